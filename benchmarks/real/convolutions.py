@@ -28,7 +28,12 @@ COLUMNS = (
     "width", "layers", "vocab_size", "ffn_width", "conv", "seed", "tokens", "epochs", "validation_bits_per_byte",
     "test_bits_per_byte", "charged_cpu_s",
 )  # fmt: skip
-PAIRS = ((96, 1, 4096, 256, 1000), (96, 4, 4096, 256, 600))  # width, layers, vocabulary, feed-forward, steps
+STEP_TOKENS = 2048
+PAIRS = (
+    *((96, 1, 4096, 256, 1000), (96, 4, 4096, 256, 600)),
+    *((96, 2, 4096, 256, 2000), (96, 2, 4096, 256, 4000), (96, 4, 4096, 256, 2000), (128, 5, 8192, 384, 4000)),
+)
+"""Width, layers, vocabulary, width of the feed-forward, and steps of ``STEP_TOKENS``."""
 
 
 def main() -> None:
@@ -48,12 +53,13 @@ def main() -> None:
     rows = resumable_rows.read(options.out)
     for width, depth, vocab, ffn, steps in PAIRS:
         for conv in ("none", "both"):
-            if any((row["width"], row["layers"], row["conv"]) == (str(width), str(depth), conv) for row in rows):
+            key = {"width": f"{width}", "layers": f"{depth}", "conv": conv, "tokens": f"{steps * STEP_TOKENS}"}
+            if any(key.items() <= row.items() for row in rows):
                 continue
             choices = drawn(width, depth, (4, 4), ffn, vocab, conv, tied=True)
             arch = design_of(choices, spec=replace(spec.space, head_size=(32,)), name=conv).arch
             data = task.data(arch).load()
-            place, recipe = options.work / f"{width}-{depth}-{conv}", Recipe(**task.recipe)
+            place, recipe = options.work / f"{width}-{depth}-{steps}-{conv}", Recipe(**task.recipe)
             found = train(arch, data, steps=steps, seed=0, folder=place, recipe=recipe)
             test = data.judge(load_model(arch, found.weights), split="test").loss
             row = {

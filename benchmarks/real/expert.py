@@ -12,7 +12,9 @@ judged as exported, on the whole test text. Rows that the table holds are not ma
 Columns: contender, design, seed, bits per byte of the exported model on test text, its weight format, steps, tokens,
 validation bits per byte and charged CPU seconds of the training, CPU seconds of everything, and, after ``measure``,
 time and peak memory. ``old-search`` are searches whose law counted every pass over the text as new text; rows with
-``-before`` are older than learned rounding in searches, and drawn designs among them were rounded to the nearest.
+``-before`` are older than learned rounding in searches, and drawn designs among them were rounded to the nearest; in
+``expert-zen5.csv`` ``search-before`` are searches with an earlier prior, and ``search-depths`` and ``search-one-key``
+those with parts of the present one.
 """
 
 from __future__ import annotations
@@ -58,10 +60,19 @@ FORMATS = ("int8", "int4")
 
 
 def drawn(
-    width: int, depth: int, heads: tuple[int, int], ffn: int, vocab: int, conv: str, *, tied: bool, head: int = 32
+    width: int,
+    depth: int,
+    heads: tuple[int, int],
+    ffn: int,
+    vocab: int,
+    conv: str,
+    *,
+    tied: bool,
+    head: int = 32,
+    kind: str = "swiglu",
 ) -> dict[str, Any]:
     """Choices of a decoder with equal layers and SwiGLU; ``heads`` are those of queries and of keys."""
-    layer = {"heads": heads[0], "kv_heads": heads[1], "ffn": "swiglu", "ffn_width": ffn}
+    layer = {"heads": heads[0], "kv_heads": heads[1], "ffn": kind, "ffn_width": ffn}
     return {
         "d_model": width, "depth": depth, "vocab_size": vocab, "head_size": head, "tie_embeddings": tied,
         "weights": "int8", "sharing": "none", "conv": conv, "layers": [layer] * depth,
@@ -74,8 +85,13 @@ DRAWN: Mapping[str, dict[str, Any]] = {
     "small-conv": drawn(128, 2, (4, 4), 384, 4096, "both", tied=False),
     "small-conv-8k": drawn(128, 2, (4, 4), 384, 8192, "both", tied=True),
     "own-reference": drawn(128, 5, (2, 2), 352, 8192, "none", tied=True, head=64),  # of the searches on a Zen 5 core
+    # of later searches there, whose limit on memory excluded the one before:
+    "one-key-reference": drawn(128, 5, (4, 1), 352, 8192, "none", tied=True),
+    "two-heads-reference": drawn(128, 5, (2, 1), 352, 8192, "none", tied=True, head=64),
+    "four-layers-reference": drawn(128, 4, (4, 1), 352, 8192, "none", tied=True),
     "slow-reference": drawn(160, 2, (5, 1), 416, 4096, "none", tied=True),  # of two searches on a slower core
     "one-layer-reference": drawn(128, 1, (2, 2), 352, 4096, "none", tied=True, head=64),
+    "two-layers-conv": drawn(96, 2, (4, 1), 256, 4096, "both", tied=True, kind="gelu"),  # of a search, but for conv
     "shallow-conv": drawn(160, 3, (5, 1), 416, 8192, "both", tied=True),
 }
 

@@ -1,7 +1,7 @@
-"""Writes docs/formats.md: which file formats hold which blocks, in which weight formats, and what runs them here.
+"""Writes docs/formats.md: which file formats can represent which blocks, in which weight formats, and what runs them.
 
-``python docs/scripts/formats.py`` reads the rows of ``benchmarks/exports.py``; ``--check`` changes nothing and fails if
-the page is stale.
+``python docs/scripts/formats.py`` reads the tables that ``benchmarks/exports.py`` wrote; ``--check`` changes nothing
+and fails if the page is stale.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from chipwise.model.arch.arch import ArchSpec, uniform
 PAGE = Path(__file__).parents[1] / "formats.md"
 RESULTS = Path(__file__).parents[2] / "benchmarks"
 MODELS = {
-    "uniform": "uniform, 256×4",
-    "layers that differ": "layers that differ",
-    "mixed formats": "formats that differ by layer",
+    "uniform": "four equal layers of width 256",
+    "layers that differ": "four layers whose feed-forwards have different widths",
+    "mixed formats": "the same four layers, with different weight formats",
     "MiniLM": "all-MiniLM-L6-v2",
     "SmolLM2-135M": "SmolLM2-135M",
 }
-"""Names of the larger models of ``benchmarks/exports.py``; its others are the blocks below."""
+"""Titles of the larger models of ``benchmarks/exports.py``; its other models are those of :func:`blocks`."""
 LIKE = {"SmolLM2-135M": "layers as in Llama"}
 TESTED = {
     ("gguf", "llama.cpp"),
@@ -33,7 +33,7 @@ TESTED = {
     ("litert", "litert"),
     ("hf", "transformers"),
 }
-"""What tests/unit/test_formats_page.py runs, with all blocks in fp32."""
+"""File formats and runtimes in which tests/unit/test_formats_page.py runs every block in fp32."""
 TITLES = {
     "onnxruntime": "ONNX Runtime",
     "browser": "ONNX Runtime Web in Chromium",
@@ -51,20 +51,21 @@ HEAD = """# File formats
 
 <!-- written by docs/scripts/formats.py -->
 
-What `chipwise export --to` writes, and what was run. `benchmarks/exports.py` wrote the models below in every format
-that holds them, ran the files on {machine} on {dates}, and compared logits after a prompt of 16 tokens and after each
-of up to 239 single steps (caches in fp32). A weight format is in a cell if it was run there and is within its
-tolerance: in fp32 no logit is off by more than 1e-4 of the largest; in the others the perplexity of held-out text
-differs by at most 1 % from chipwise's own evaluation of that weight format in torch (for MiniLM: the embedding's cosine
-is at least 0.99).
-"yes": run in fp32 alone, with random weights, by the tests. "Unverified": the file can be written, and was not run
-there, or is outside its tolerance.
+This page lists the files that `chipwise export --to` writes, and the runtimes in which they were checked.
+`benchmarks/exports.py` wrote the models below in every file format that can represent them, and ran the files
+({machine}; {dates}). It compared their logits with those of chipwise's torch module, after a prompt of 16 tokens and
+after each of up to 239 single steps (caches in fp32). A cell of the second table lists the weight formats in which the
+file was run and was within its tolerance. In fp32 no logit may be off by more than 1e-4 of the largest logit. In other
+weight formats the perplexity of held-out text may differ by at most 1 % from chipwise's own evaluation of that weight
+format in torch (for MiniLM: the cosine of the embeddings must be at least 0.99). "Yes" means that the tests run the
+file, but only in fp32 and with random weights. "Unverified" means that the file can be written, but was not run or is
+outside its tolerance.
 
 """
 
 
 def blocks() -> dict[str, ArchSpec]:
-    """A decoder with each block, by what is special about it."""
+    """Small decoders, each with one special block; the keys name what is special."""
     plain = uniform(vocab_size=512, d_model=64, depth=2, heads=2, kv_heads=1, ffn_width=128, max_tokens=256)
     layer = plain.layers[0]
     attention, ffn = layer.attention, layer.ffn
@@ -88,7 +89,7 @@ def blocks() -> dict[str, ArchSpec]:
 
 
 def results() -> list[dict[str, str]]:
-    """The rows of the benchmark's tables."""
+    """The rows of all tables that ``benchmarks/exports.py`` wrote."""
     rows: list[dict[str, str]] = []
     for path in sorted(RESULTS.glob("exports-*.csv")):
         with path.open(newline="", encoding="utf-8") as stream:
@@ -100,12 +101,15 @@ def page() -> str:
     """The page's text."""
     rows = results()
     columns = [(kind, name) for kind in (*FORMATS, "torch") for name in _runtimes(rows, kind)]
-    lines = ["| `--to` | run in | weight formats: greatest difference |", "|---|---|---|"]
+    lines = [
+        "| `--to` | runtime | greatest difference (fp32: of logits; other formats: of perplexity) |",
+        "|---|---|---|",
+    ]
     for kind, runtime in columns:
         mine = [row for row in rows if (row["to"], row["runtime"]) == (kind, runtime)]
         versions = sorted({row["version"] for row in mine if row["version"]})
         lines.append(f"| {_kind(kind)} | {TITLES[runtime]} {', '.join(versions)} | {_differences(mine)} |")
-    lines += ["", "In which weight formats each block and model was verified, by file format and runtime:", ""]
+    lines += ["", "Weight formats in which each block and model was verified, by file format and runtime:", ""]
     lines.append(f"| model | {' | '.join(f'{_kind(kind)}, {TITLES[name]}' for kind, name in columns)} |")
     lines.append(f"|---|{'---|' * len(columns)}")
     archs = blocks()
@@ -120,7 +124,13 @@ def page() -> str:
             tested = model in archs and (kind, runtime) in TESTED
             cells.append(", ".join(good) or ("–" if not held else "yes" if tested else "unverified"))
         lines.append(f"| {title or model} | {' | '.join(cells)} |")
-    lines += ["", "“–”: the format does not hold the model. `torch` files are for measuring alone.", "", *_others(rows)]
+    lines += [
+        "",
+        "“–”: the format cannot represent the model.",
+        "In the PyTorch column, “–” means only that the model was not run in PyTorch.",
+        "",
+        *_others(rows),
+    ]
     return HEAD.format(**_origin(rows)) + "\n".join(lines) + "\n"
 
 
@@ -133,7 +143,7 @@ def _runtimes(rows: list[dict[str, str]], kind: str) -> list[str]:
 
 
 def _differences(rows: list[dict[str, str]]) -> str:
-    """The greatest difference in each weight format over the models that were run."""
+    """For each weight format, the greatest difference over the models that were run."""
     parts = []
     for form in dict.fromkeys(row["weights"] for row in rows if "/" not in row["weights"]):
         run = [row for row in rows if row["weights"] == form and row["verified"]]
@@ -147,13 +157,13 @@ def _differences(rows: list[dict[str, str]]) -> str:
 
 
 def _others(rows: list[dict[str, str]]) -> list[str]:
-    """What is not within its tolerance, and what was not run and why."""
+    """Lines that name the files outside their tolerance, and the files that were not run, with the reason."""
     lines = []
     for row in rows:
-        where = f"{row['model']} as {row['to']} in {row['weights']}, {TITLES[row['runtime']]}"
+        where = f"{row['model']} as {row['to']} in {row['weights']}, run in {TITLES[row['runtime']]}"
         if row["verified"] == "no":
-            change = row["perplexity_change"] and f", perplexity {100 * float(row['perplexity_change']):+.2g} %"
-            lines.append(f"- Outside its tolerance: {where}{change}, over {int(row['steps']) + 1} tokens.")
+            change = row["perplexity_change"] and f": perplexity {100 * float(row['perplexity_change']):+.2g} %"
+            lines.append(f"- Outside its tolerance: {where}{change} over {int(row['steps']) + 1} tokens.")
     reasons: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         if row["not_run"]:
@@ -174,7 +184,7 @@ def _origin(rows: list[dict[str, str]]) -> dict[str, str]:
 
 
 def main() -> int:
-    """Writes or checks the page; the exit code."""
+    """Writes or checks the page. Returns the exit code."""
     if "--check" in sys.argv:
         stale = not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page()
         print("docs/formats.md is stale: run docs/scripts/formats.py" if stale else "docs/formats.md is up to date")

@@ -6,13 +6,13 @@ The texts (a page on GPUs, a wiki, an article) name 76 capabilities and workflow
 with a command whose output shows a figure. The status is
 
 - *works*: the command ran and printed the figure;
-- *in part*: so it did, and what is missing is named;
-- *needs hardware*: so it did, as far as a machine without that hardware goes;
-- *not yet*: nothing does it; a command shows what is nearest.
+- *in part*: the command ran and printed the figure, but something is missing, which the page names;
+- *needs hardware*: the command ran and printed the figure, but the page names hardware that this machine lacks;
+- *not yet*: no command does it; the command shown comes nearest.
 
-A command that fails, or whose output lacks its figure, ends the script with an error: the page then stays as it was.
-It takes about five minutes on two cores, so CI does not run it; ``--check`` runs everything and writes nothing, and
-``--only`` runs the commands of some promises and renews their lines.
+If a command fails, or its output lacks the figure, the script ends with an error and leaves the page as it was. The
+script takes about five minutes on two cores, so CI does not run it. ``--check`` runs all commands and writes nothing;
+``--only`` runs the commands of the promises with these numbers and rewrites their lines.
 """
 
 from __future__ import annotations
@@ -123,9 +123,10 @@ layers:
 
 @dataclass(frozen=True)
 class Promise:
-    """A promise: what a user can do, the command that shows it, and its figure (a pattern in the output).
+    """What a user can do, the command that shows it, and a pattern that finds the figure in the command's output.
 
-    ``missing`` is what it lacks, ``hardware`` what it needs, ``instead`` says that nothing does it yet.
+    At most one of these gives the reason of a status other than *works*: ``missing`` names what is missing (*in part*),
+    ``hardware`` the hardware that is missing (*needs hardware*), ``instead`` what is missing (*not yet*).
     """
 
     number: int
@@ -138,7 +139,7 @@ class Promise:
 
     @property
     def status(self) -> str:
-        """Status with its reason."""
+        """The status, with its reason unless it is *works*."""
         for word, reason in (("not yet", self.instead), ("needs hardware", self.hardware), ("in part", self.missing)):
             if reason:
                 return f"*{word}*: {reason}"
@@ -146,120 +147,126 @@ class Promise:
 
 
 FUSED = r"without the runtime's optimisations +\d.*"
-HELD = r"(a token [^:]*? holds: priced at [\s\S]*?)\s+of memory"
-PRIOR = r"\d+ trainings? in"
-FILES = "files for QNN, and a run on a board or phone"
+HELD = r"(a token [^:]*? holds: read at [\s\S]*?)\s+of memory"
+PRIOR = r"\d+ training runs? in"
+FILES = "files for QNN, and a run on a board or a phone"
 THREE = r"weights [\s\S]*? activations [\s\S]*? KV [\s\S]*?a token, predicted"
-GPU = "a GPU; the same scripts are tested on the processor"
+GPU = "a GPU; the same scripts are tested on a CPU"
 TPOT, TTFT, MFU = r"TPOT +[\d.]+ .?s", r"TTFT of one prompt +[\d.]+ .?s", r"MFU [\d.]+ %, MBU [\d.]+ %"
 TRAINED = r"report: ([\d,]+ priced, \d+ trained, \d+ measured)"
 CHOSEN = r"d\d+ L\d h\S+ (?:relu|swiglu):\d+ .*"
 DISTINCT = r"[\d.,e+]+ distinct designs"
 PROMISES = (
     Promise(1, "The level of memory that bounds an operator is named.", "small", HELD),
-    Promise(2, "Shares of peak FLOPs and bandwidth, and the intensity of each operator.", "estimate", MFU),
+    Promise(2, "Used shares of the peak FLOPs and of the bandwidth, and each operator's arithmetic intensity.",
+            "estimate", MFU),
     Promise(3, "Matrix units by number format, with their tile sizes.", "sheet", r"tile\.bf16 +\S+"),
     Promise(4, "Fused kernels are distinguished from single ones.", "fused", FUSED),
     Promise(5, "Attention in tiles that stay on the chip.", "explain", r"attention\.attend.*?\d+ %"),
-    Promise(6, "Widths that suit the chip's tiles.", "grow", r"what alignment to the chip's tiles buys[\s\S]*?\)\s.*"),
+    Promise(6, "Widths that suit the chip's tiles.", "grow",
+            r"predicted effect of alignment[\s\S]*?\)\s.*"),
     Promise(7, "Norm before each block.", "space orders", r"(?m)(d\d+ L\d .*?norm:\w+ .*)$"),
     Promise(8, "The activation function is a choice of each layer.", "space", CHOSEN),
     Promise(9, "Formats of weights, activations and cache for a chip.", "three", THREE),
     Promise(10, "Post-training rounding with calibration data, and GGUF files.", "gptq", r"rounded by: .*",
             "AWQ and HQQ"),
-    Promise(11, "Shared weights, and activations computed again to save memory.", "step", r"recomputed +\S+ ms"),
+    Promise(11, "Shared weights, and activations that are recomputed to save memory.", "step", r"recomputed +\S+ ms"),
     Promise(12, "A benchmark of a model on a GPU.", "measure", r"tpot_p50 +\S+ .?s", hardware=GPU),
-    Promise(13, "Times on a GPU by its own clock, after synchronising.", "measure", r"ttft_p50 +\S+ .?s", hardware=GPU),
+    Promise(13, "Times on a GPU from the GPU's own clock, after synchronisation.", "measure", r"ttft_p50 +\S+ .?s",
+            hardware=GPU),
     Promise(14, "Training and serving over several devices.", "parallel", r"step +\S+ ms",
-            hardware="several GPUs; predicted, and run in several processes on a processor in tests"),
-    Promise(15, "FP8 only where the model bears it.", "explain fp8", r"weights in fp8, except for \d+ of \d+ layers",
-            "the loss of such a file measured in vLLM"),
-    Promise(16, "Operators that run as one group.", "fused", FUSED),
+            hardware="several GPUs; such runs are predicted, and tests run them in several processes on a CPU"),
+    Promise(15, "FP8 only in layers that tolerate it.", "explain fp8", r"weights in fp8, except for \d+ of \d+ layers",
+            "the loss of a file with such mixed formats, measured in vLLM"),
+    Promise(16, "Operators that are fused into groups.", "fused", FUSED),
     Promise(17, "Products of many experts as one grouped product.", "grouped",
             r"its grouped products \(2\) one by one +\d.*"),
     Promise(18, "Working sets that fit into a cache.", "held", HELD,
-            hardware="a GPU or a phone to confirm it; caches are as fast as published tables measured them"),
-    Promise(19, "A limit on the used share of the peak.", "space phone", r"mfu +least +[\d.]+ %"),
+            hardware="a GPU or a phone to confirm it; the speeds of caches are from published measurements"),
+    Promise(19, "A limit on MFU, the used share of the peak.", "space phone", r"mfu +least +[\d.]+ %"),
     Promise(20, "One design that suits chips of two makers.", "compare", r"l4: vllm.*"),
     Promise(21, "Quality against cost, decided at design time.", "search", TRAINED),
     Promise(22, "A request's many candidates share one context.", "explain",
             r"128 candidates .*? times as much as one"),
     Promise(23, "A model over several cards.", "parallel", r"memory per device +\S+ GB",
             hardware="several cards; sharded runs are predicted"),
-    Promise(24, "Batches by tokens, and the load at which a server saturates.", "batching",
+    Promise(24, "Batches filled by tokens, and the load at which a server saturates.", "batching",
             r"saturates at \S+ requests/s"),
-    Promise(25, "Model and serving designed together, not handed over.", "search", TRAINED,
-            "a gate for CI, and drift in the field that starts a new search"),
+    Promise(25, "Model and serving designed together, instead of one after the other.", "search", TRAINED,
+            "a gate for CI, and a new search that starts when measurements in use drift"),
     Promise(26, "Ranking models.", "space ranking", DISTINCT,
-            "a ranker sharded over processes compared with its prediction; tables of realistic size"),
-    Promise(27, "Compilers that complete the choice of a model.", "compiled",
+            "a measured ranker sharded over processes, to compare with its prediction; tables of realistic size"),
+    Promise(27, "Compilers that tune the chosen model.", "compiled",
             r"in turns with ONNX Runtime: .*? times as long"),
     Promise(28, "The price of a query.", "own", r"price of output +\$\S+ per million tokens"),
-    Promise(29, "A line of the budget: this month, and with growth.", "bill", r"rent .*? in month 24"),
+    Promise(29, "Monthly cost: now, and with growth.", "bill", r"rent .*? in month 24"),
     Promise(30, "Chips of makers besides NVIDIA, such as TPUs.", "tpu",
-            TPOT, "validation against their published runs"),
+            TPOT, "validation against published runs of these chips"),
     Promise(31, "Inference on the device.", "kit", r"\d+ models in \S+", FILES),
     Promise(32, "Streams with hard limits on the gap between tokens.", "gaps", r"P99 gap between tokens \S+ .?s"),
     Promise(33, "Small devices with models tuned for them.", "phone", TPOT, "LoRA; microcontrollers"),
     Promise(34, "Large batches, their throughput and memory.", "batch", r"throughput, all requests +\S+ \S+"),
-    Promise(35, "Hot surroundings.", "hot", r"TPOT under long load +.*?\)",
-            hardware="a device in a hot room, which would confirm it; kits and measure record what they find there"),
+    Promise(35, "Speed in hot surroundings.", "hot", r"TPOT under long load +.*?\)",
+            hardware="a device in a hot room, which would confirm the prediction; kits and `chipwise measure` "
+                     "record speed and temperature on such a device"),
     Promise(36, "Speed after minutes of load.", "hot", r"it keeps .*? of its speed"),
-    Promise(37, "Neighbours on a shared machine.", "disturbed", r"P99 gap between tokens \S+ .?s"),
-    Promise(38, "Networks of varying delay.", "disturbed", r"P99 TTFT \S+ ms"),
-    Promise(39, "Thousands of designs, judged by what was learnt before.", "learnt", PRIOR),
+    Promise(37, "The effect of neighbours on a shared machine.", "disturbed", r"P99 gap between tokens \S+ .?s"),
+    Promise(38, "The effect of networks with varying delay.", "disturbed", r"P99 TTFT \S+ ms"),
+    Promise(39, "Thousands of designs, judged by a model that learnt from earlier training runs.", "learnt", PRIOR),
     Promise(40, "Search by reinforcement, evolution, gradients and grids.", "strategies", r"reinforce .*?trials"),
     Promise(41, "Early stopping, predictors, shared weights.", "strategies", r"halving .*"),
     Promise(42, "A limit on P99 for a chip that is not here.", "phone", r"P99 +\S+ .?s \(.*?\)"),
     Promise(43, "A power budget of a phone.", "space phone", r"power +least +\S+ .?W"),
-    Promise(44, "The electricity of devices in many stores.", "stores", r"electricity \$[\d,]+"),
+    Promise(44, "The electricity cost of devices in many stores.", "stores", r"electricity \$[\d,]+"),
     Promise(45, "All limits of a phone at once.", "space phone", r"power <= 2\sW: [\s\S]*?it meets: <= \S+\sW",
-            hardware="a phone to confirm it; which limit cannot hold, and the nearest that can, is predicted"),
+            hardware="a phone to confirm it; the command predicts which limit cannot be met, and the nearest "
+                     "limit that can be met"),
     Promise(46, "Depth, width, heads and kernels as choices of each layer.", "space", CHOSEN),
     Promise(47, "Number formats of activations.", "three", THREE),
     Promise(48, "A space that grows where the best designs lie at its edge.", "grow",
             r"it was widened by [\s\S]*? limits"),
-    Promise(49, "Training that knows its number format.", "onnx", r"rounded by: .*",
-            "quantisation-aware ends of trainings as a choice of a run"),
+    Promise(49, "Training that takes the later number format into account.", "onnx", r"rounded by: .*",
+            "an option in run files that makes the last part of training quantisation-aware"),
     Promise(50, "Compiled and measured on the target.", "kit", r"\d+ models in \S+", FILES),
-    Promise(51, "Cost models joined with measurements.", "search", TRAINED),
+    Promise(51, "Cost models combined with measurements.", "search", TRAINED),
     Promise(52, "Development boards.", "kit", r"\d+ models in \S+", FILES),
     Promise(53, "Why a kernel is slow.", "explain", r"short kernels +\S+ .?s", "hardware counters"),
     Promise(54, "The front of quality and cost, and its knee.", "search", r"winner +reference design +knee"),
-    Promise(55, "A design for a phone with stated accuracy, time and watts.", "space phone", DISTINCT,
-            hardware="a result of a real phone; the run says which limit fails, and by how much"),
+    Promise(55, "A design that reaches a stated accuracy, time and power on a phone.", "space phone", DISTINCT,
+            hardware="a result from a real phone; the command predicts which limit is not met, and by how much"),
     Promise(56, "Grouped feed-forwards in place of dense ones.", "space orders", r"(?m)(d\d+ L\d .*?-g4:.*)$"),
     Promise(57, "The order of attention and feed-forward.", "space orders", r"(?m)(d\d+ L\d .*?-none.*)$"),
     Promise(58, "Fewer heads, wider feed-forward.", "explain", r"\d+ KV heads -> \d+"),
-    Promise(59, "A search that beats luck.", "strategies", r"random +as a baseline",
-            "real trainings, where it was equal to random search"),
+    Promise(59, "A search that is better than random search.", "strategies", r"random +as a baseline",
+            "a gain on real training runs; there, searches only equalled random search"),
     Promise(60, "Predictors that learn from devices in use.", "runtimes", r"\d+ runtimes",
-            "live sources; tables and kits are read (chipwise teach)"),
-    Promise(61, "Dozens of targets that differ.", "devices", r"(?m)^xring-o1 +.*?GB/s"),
+            "reading devices' measurements as they arrive (chipwise teach reads tables and kits)"),
+    Promise(61, "Dozens of different target devices.", "devices", r"(?m)^xring-o1 +.*?GB/s"),
     Promise(62, "Spaces and tables of other search projects.", "strategies", r"gradient .*?DARTS",
-            instead="reading their spaces where they are installed"),
+            instead="reading the spaces of such projects where they are installed"),
     Promise(63, "Schedules tuned by a compiler.", "compiled", r"a pass after \d+ trials"),
-    Promise(64, "TensorRT-LLM.", "trtllm", TPOT, "a run; it is predicted"),
-    Promise(65, "Vizier's designers.", "strategies", r"vizier .*?nsga2\)", "TPU compilation"),
-    Promise(66, "Tables of published search benchmarks.", "strategies", r"Scores on spaces with known fronts",
-            "one documented example of HW-NAS-Bench"),
+    Promise(64, "TensorRT-LLM.", "trtllm", TPOT, "a measured run; it is only predicted"),
+    Promise(65, "Vizier's designers.", "strategies", r"vizier .*?nsga2\)", "compilation for TPUs"),
+    Promise(66, "Tables of published search benchmarks.", "strategies", r"Scores on spaces with known Pareto fronts",
+            "a documented example with HW-NAS-Bench"),
     Promise(67, "Phones, boards and browsers.", "phone", TPOT,
             hardware="a phone or a board; browsers measure here (measure --runtime browser)"),
-    Promise(68, "Edge models of a size that people deploy.", "phone",
-            TPOT, "searches at that size; shrink starts from them"),
+    Promise(68, "Models for edge devices, in the sizes that people deploy.", "phone",
+            TPOT, "searches at these sizes; so far `chipwise shrink` starts from models of these sizes"),
     Promise(69, "A language model of 100 M parameters, best for a phone.", "space phone", DISTINCT,
-            instead="one from public weights, with quality and joules"),
-    Promise(70, "The cheapest graph for an answer.", "plan", r"\$\S+ per million output tokens",
-            "sizes that people deploy in searches"),
-    Promise(71, "Images, speech, diffusion.", "diffusion", r"image +\S+ \S+|\d\S* s", "trained sizes are small"),
+            instead="such a model, made from public weights, with its quality and its energy"),
+    Promise(70, "The cheapest computation for an answer.", "plan", r"\$\S+ per million output tokens",
+            "searches at the sizes that people deploy"),
+    Promise(71, "Images, speech, diffusion.", "diffusion", r"image +\S+ \S+|\d\S* s",
+            "large models; only small ones were trained"),
     Promise(72, "Video in real time on one device.", "space vision", r"fps .*"),
     Promise(73, "Agents that see, think and act in time.", "agent", r"move think to .*? P99 \S+ s.*"),
-    Promise(74, "Four questions about every model: which chip, how fast, what price, made for it or not.", "search",
-            TRAINED),
-    Promise(75, "The whole life of a model.", "search", TRAINED, "see 25"),
+    Promise(74, "Four questions about every model: which chip, how fast, at what price, and does it suit the chip.",
+            "search", TRAINED),
+    Promise(75, "The whole life cycle of a model.", "search", TRAINED, "see 25"),
     Promise(76, "Prefill and decode on different machines, with NVIDIA Dynamo's file.", "apart",
             r"first bottleneck: .*",
-            "the file checked by Dynamo's own parser"),
+            "a check of the file by Dynamo's own parser"),
 )  # fmt: skip
 
 
@@ -285,7 +292,7 @@ def main() -> None:
 
 
 def run_all(wanted: set[str]) -> dict[str, str]:
-    """What each wanted command prints, in a folder and with measurements of its own. Ends the script if one fails."""
+    """Runs the wanted commands in a temporary folder and returns their outputs by name; a failure ends the script."""
     outputs = {}
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "block.py").write_text(BLOCK, encoding="utf-8")
@@ -307,7 +314,7 @@ def run_all(wanted: set[str]) -> dict[str, str]:
 
 
 def before(name: str) -> list[str]:
-    """The commands that write the files which the command ``name`` reads."""
+    """The commands that write the files that the command ``name`` reads."""
     files = re.findall(r"[\w/]+\.(?:yaml|json)|runs/smoke|small/model", COMMANDS[name])
     writers = {f"{stem}.yaml": f"init {stem}" for stem in EXAMPLES}
     writers |= {"runs/smoke": COMMANDS["search"], "plan.json": COMMANDS["plan"], "small/model": COMMANDS["train"]}
@@ -317,21 +324,22 @@ def before(name: str) -> list[str]:
 
 
 def page(rows: list[str]) -> str:
-    """The page."""
+    """The text of the page with these table rows."""
     words = ("works", "in part", "needs hardware", "not yet")
     counts = {word: sum(promise.status.startswith(f"*{word}*") for promise in PROMISES) for word in words}
-    counted = ", ".join(f"{count} {word}" for word, count in counts.items())
+    counted = ", ".join(f"“{word}” {count}" for word, count in counts.items())
     return (
         "# What the field promises\n\n"
-        "Three texts about models that are designed for their hardware name 76 capabilities. This page states each\n"
-        "in our words, with a command that shows how far chipwise keeps it, and a figure that the command printed.\n"
-        "`python docs/scripts/promises.py` runs all commands and writes this page; times of the search and of\n"
-        "measurements are those of the machine on which it ran last. `block.py` holds two layers of PyTorch's\n"
-        "`nn.TransformerEncoder` of width 128, and eight experts of 128 x 256; `notes.txt` is a part of Python's\n"
-        "manual. Rows of tables of graphs: operators, time of a pass, and how many times as long it takes as the\n"
-        "graph as it is.\n\n"
-        f"{counted}.\n\n"
-        "| # | promise | status | command | figure |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
+        "Three texts about models that are designed for their hardware name 76 capabilities. The table states each\n"
+        "capability in our own words, with a command that shows how far chipwise provides it, and a figure that the\n"
+        "command printed. The status *in part* or *not yet* is followed by what is missing, *needs hardware* by the\n"
+        "hardware that is missing. `python docs/scripts/promises.py` runs all commands and writes this page; the\n"
+        "times of searches and measurements are those of the machine on which the script ran last. `block.py`\n"
+        "contains two layers of PyTorch's `nn.TransformerEncoder` of width 128, and eight experts of 128 x 256;\n"
+        "`notes.txt` is a part of Python's manual. A figure from `measure --profile` shows the number of operators,\n"
+        "the time of a pass, and the ratio of this time to that of a pass of the unchanged graph.\n\n"
+        f"Number of promises by status: {counted}.\n\n"
+        "| # | promise | status: what is missing | command | figure |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
     )
 
 

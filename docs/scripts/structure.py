@@ -58,16 +58,16 @@ SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 SUITES = "testing"  # the folder whose asserts are the checks of suites; elsewhere they narrow a type
 # None may rise above these; they are lowered as the code gets simpler.
 LIMITS = {
-    "lines of code": 84_963,
-    "longest file": 859,
+    "lines of code": 83_917,
+    "longest file": 857,
     "longest function": 121,
     "imports inside functions": 60,
     "branches on kind": 25,
     "files with branches on kind": 13,
     "mentions of Any": 346,
-    "asserts outside the suites": 32,
+    "asserts outside the suites": 31,
     "casts": 7,
-    "type: ignore": 53,
+    "type: ignore": 51,
     "functions of more than 15 parameters": 0,
     "top folders and files": 12,
 }

@@ -1,9 +1,9 @@
-"""Writes the first table of docs/notes/validation.md: what one user's runs were predicted at, by class of chip.
+"""Writes the first table of docs/notes/validation.md: errors of predictions for single-user runs, by class of chip.
 
 usage: validation_table.py TRUTH PREDICTIONS
 
-TRUTH is edge.csv.gz; PREDICTIONS is what ``chipwise validate edge --leave-out device`` wrote. The table stands between
-two comments of the page; errors are medians of |predicted / measured - 1|.
+TRUTH is edge.csv.gz; PREDICTIONS is the file that ``chipwise validate edge --leave-out device`` wrote. Two comments in
+the page enclose the table. Errors are medians of |predicted / measured - 1|.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CLASSES = {
     "NVIDIA embedded": "Jetson",
     "Apple": "Apple GPUs",
     "AMD GPU": "Radeon, Instinct, Ryzen AI Max",
-    "Intel GPU": "Intel GPUs, and processors that hold them",
+    "Intel GPU": "Intel GPUs, discrete and integrated",
     "phone/SBC": "phones, boards, NPUs",
     "x86 CPU": "x86 processors",
     "ARM server": "Arm server processors",
@@ -34,7 +34,7 @@ COLUMNS = {"decode": "decode_tokens_per_s", "prompt": "prefill_tokens_per_s"}
 
 
 def table(truth: Path, predictions: Path) -> str:
-    """The table, as Markdown."""
+    """Computes the table, as Markdown."""
     with gzip.open(truth, "rt", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["quality"] != "doubtful"]
     with predictions.open(encoding="utf-8") as file:
@@ -54,8 +54,8 @@ def table(truth: Path, predictions: Path) -> str:
             inside = float(answer[f"low_{column}"]) <= measured <= float(answer[f"high_{column}"])
             misses[kind, question, "inside"].append(float(inside))
     lines = [
-        "| one user, chip left out of the fit | chips | decode: error (rule) | runs, inside 90 % "
-        "| prompt: error (rule) | runs, inside 90 % |",
+        "| one user, chip left out of the fit | chips | decode: error (rule) | decode: runs, inside the 90 % interval "
+        "| prompt: error (rule) | prompt: runs, inside the 90 % interval |",
         "|---|---|---|---|---|---|",
     ]
     for kind, title in CLASSES.items():
@@ -77,7 +77,7 @@ def table(truth: Path, predictions: Path) -> str:
 
 
 def main() -> None:
-    """Replaces what stands between the two comments."""
+    """Replaces the table between the two comments of the page."""
     page = PAGE.read_text(encoding="utf-8")
     pattern = re.compile(re.escape(START) + ".*?" + re.escape(END), re.DOTALL)
     written = f"{START}\n{table(Path(sys.argv[1]), Path(sys.argv[2]))}\n{END}"

@@ -231,7 +231,7 @@ def test_a_table_that_is_none_and_a_kind_without_vendors_are_named(tmp_path: Pat
     table.write_text("row_id,device\n")
     with pytest.raises(SpecError, match=r"edge\.csv: lacks the columns runtime, model, quant"):
         validate("edge", table, tmp_path / "out.csv")
-    with pytest.raises(InputError, match="gemm has fits without a device or a family, not without a vendor"):
+    with pytest.raises(InputError, match="gemm has fits that leave out a device or a family, not a vendor"):
         validate("gemm", table, tmp_path / "out.csv", leave_out="vendor")
     with pytest.raises(InputError, match="edge is fitted to a table of measured runs"):
         fit(["edge"], None, None, on_progress=print)

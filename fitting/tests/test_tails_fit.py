@@ -70,7 +70,7 @@ def test_a_device_is_predicted_by_a_fit_without_it(tmp_path: Path) -> None:
     assert found[0].answered == 1.0
     assert next(each for each in found if each.subset.startswith("energy")).median < 0.1
     assert found[0].rival_median is not None
-    with pytest.raises(InputError, match="without a device or a model, not without a vendor"):
+    with pytest.raises(InputError, match="leave out a device or a model, not a vendor"):
         validate("tails", tmp_path, tmp_path / "out.csv", leave_out="vendor")
 
 

@@ -97,10 +97,13 @@ def test_a_row_without_a_prediction_says_why(tmp_path: Path, cells: str, said: s
         *(
             (f"{MOE}\na,moe,b200-sxm,1e-3,400,{cells}\n", f"power\\.csv: {said}")
             for cells, said in (
-                ("0,64,64,2,8,1,1,bfloat16,uniform", "row 1, num_tokens: must be a whole number from 1 on, not 0"),
-                ("8,64,64,2,8,0,1,bfloat16,uniform", "row 1, moe_tp_size: must be a whole number from 1 on, not 0"),
-                ("8,64,64,1.5,8,1,1,bfloat16,uniform", "row 1, topk: must be a whole number from 1 on, not 1.5"),
-                (",64,64,2,8,1,1,bfloat16,uniform", "row 1, num_tokens: must be a whole number from 1 on, not empty"),
+                ("0,64,64,2,8,1,1,bfloat16,uniform", "row 1, num_tokens: must be a whole number of at least 1, not 0"),
+                ("8,64,64,2,8,0,1,bfloat16,uniform", "row 1, moe_tp_size: must be a whole number of at least 1, not 0"),
+                ("8,64,64,1.5,8,1,1,bfloat16,uniform", "row 1, topk: must be a whole number of at least 1, not 1.5"),
+                (
+                    ",64,64,2,8,1,1,bfloat16,uniform",
+                    "row 1, num_tokens: must be a whole number of at least 1, not empty",
+                ),
                 ("8,64,64,2,8,1,1,,uniform", "row 1, moe_dtype: must be a name, not empty"),
                 ("8,64,64,2,8,1,1,bfloat16,no-such", "distribution: unknown routing 'no-such'"),
             )

@@ -1,6 +1,6 @@
 """chipwise: design transformers that fit the chip.
 
-``import chipwise`` is quick: the public names, which :mod:`chipwise.api` lists, are loaded on first use.
+``import chipwise`` is quick, because the public names are loaded on first use; :mod:`chipwise.api` lists them.
 """
 
 from __future__ import annotations

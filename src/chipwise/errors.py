@@ -1,26 +1,26 @@
-"""The exception tree. Every error a user can meet is one of these.
+"""The exception tree. Every error that a user can meet is one of these.
 
 ChipwiseError
 ├── InputError            what the user gave is wrong (exit code 2)
 │   ├── SpecError         a field of a file: carries file and field path
-│   │   └── DataError     text that is missing, not text, or too little
+│   │   └── DataError     text data that is missing, unreadable or too short
 │   ├── UnitError         a quantity that cannot be read
-│   ├── UnknownName       a name that no table holds; suggests the nearest
+│   ├── UnknownName       a name that is not known; suggests the nearest
 │   │   └── AmbiguousName a name that fits several things; lists them
 │   ├── Infeasible        no candidate can meet the constraints
-│   │   └── OutOfReach    none is predicted within them; says how far the closest is past one
+│   │   └── OutOfReach    no candidate is predicted to meet the limits; says by how much the closest one exceeds them
 │   ├── DoesNotFit        a model that needs more memory than the device has
-│   └── StudyError        a run folder that cannot be used (locked, corrupt, of another spec)
+│   └── StudyError        a run folder that cannot be used (locked, corrupt, or made with another run file)
 ├── Unsupported           a number or feature that this device, runtime or block does not have
 ├── MissingExtra          an optional dependency that is not installed
-├── StorageError          the disk refused
+├── StorageError          the disk refused to store a file
 │   ├── OutputError       a path that cannot be written: no such folder, no permission, a device (also an InputError)
 │   └── DiskFull          no space is left
 ├── WorkerError           a child process died, hung or sent an unreadable answer
 ├── Unreachable           a machine that cannot be reached, or lacks what measuring needs
-├── JobsMissing           results of jobs that run elsewhere are not there yet (exit code 3)
+├── JobsMissing           results of jobs that run elsewhere are missing (exit code 3)
 ├── TrainingDiverged      loss or weights are no longer finite
-└── MeasurementError      a measurement that cannot be trusted or made
+└── MeasurementError      a measurement that could not be made or cannot be trusted
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ import re
 from collections.abc import Iterable, Sequence
 
 MOST_CHARACTERS = 2000
-MOST_SUGGESTED, MOST_LISTED, MOST_CANDIDATES = 5, 20, 12  # names
-LEAST_TYPED = 3  # shorter input is part of too many names
+MOST_SUGGESTED, MOST_LISTED, MOST_CANDIDATES = 5, 20, 12  # names in one message
+LEAST_TYPED = 3  # characters; shorter input is contained in too many names
 _LONG = re.compile(r"\S{200,}")
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
 
 
 def printable(text: str) -> str:
-    r"""``text`` with control characters replaced by ``?``; tabs and new lines are kept.
+    r"""``text`` with control characters replaced by ``?``; tabs and newlines stay.
 
     >>> printable("a\x1b[2Jb")
     'a?[2Jb'
@@ -46,7 +46,7 @@ def printable(text: str) -> str:
 
 
 class ChipwiseError(Exception):
-    """Base of all errors; ``exit_code`` is that of the command line. Messages contain no control characters."""
+    """Base of all errors. Commands end with ``exit_code``; messages contain no control characters."""
 
     exit_code = 1
 
@@ -77,7 +77,7 @@ class SpecError(InputError):
         super().__init__(f"{where}: {message}" if where else message)
 
     def inside(self, *, file: str | None = None, field: str | None = None) -> SpecError:
-        """A copy of the error with ``field`` before its path, and with ``file`` if it had none."""
+        """A copy with ``field`` in front of this error's field path, and with ``file`` if this error names no file."""
         path = ".".join(part for part in (field, self.field) if part) or None
         return type(self)(self.message, file=self.file or file, field=path)
 
@@ -87,15 +87,15 @@ class UnitError(InputError):
 
 
 class UnknownName(InputError):
-    """A name that no table holds.
+    """A name that is not known.
 
     Args:
-        kind: What the name refers to, such as ``device``.
-        name: The name that was given.
-        known: The names that exist.
-        listed_by: The command that lists the names, if there are many.
-        near: The most similar names, best first, if similarity depends on more than spelling.
-        said: Text to use instead of suggestions.
+        kind: The kind of thing that the name should denote, such as ``device``.
+        name: The unknown name.
+        known: All known names.
+        listed_by: The command that lists the known names, if there are many.
+        near: The most similar known names, best first; by default, names with a similar spelling.
+        said: Text for the message instead of suggestions.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class AmbiguousName(UnknownName):
     def __init__(self, kind: str, name: object, candidates: Sequence[str]) -> None:
         super().__init__(kind, name, candidates)
         self.candidates = tuple(candidates)
-        self.args = (f"{kind} {short(name)} may be {listed(candidates)}; name one of them",)
+        self.args = (f"{kind} {short(name)} may mean {listed(candidates)}; name one of them",)
 
 
 class Infeasible(InputError):
@@ -127,7 +127,7 @@ class Infeasible(InputError):
 
 
 class OutOfReach(Infeasible):
-    """No candidate is predicted within the limits; ``beyond`` is the relative excess of the closest one."""
+    """No candidate is predicted to meet the limits; the closest one exceeds them by the fraction ``beyond``."""
 
     def __init__(self, message: str, *, beyond: float) -> None:
         self.beyond = beyond
@@ -139,7 +139,7 @@ class DoesNotFit(InputError):
 
 
 class DataError(SpecError):
-    """Text that is missing, unreadable, or too little to train on."""
+    """Text data that are missing, unreadable, or too short to train on."""
 
 
 class Unsupported(ChipwiseError):
@@ -154,11 +154,11 @@ class MissingExtra(ChipwiseError):
 
 
 class StudyError(InputError):
-    """A run folder that cannot be used: locked, corrupt, or of another spec."""
+    """A run folder that cannot be used: it is locked, corrupt, or was made with another run file."""
 
 
 class StorageError(ChipwiseError):
-    """The disk refused."""
+    """The disk refused to store a file."""
 
 
 class OutputError(InputError, StorageError):
@@ -175,18 +175,18 @@ class DiskFull(StorageError):
 
     def __init__(self, path: object, *, resumable: bool = False) -> None:
         self.path = path
-        remedy = "go on with --resume (what is finished is kept)" if resumable else "try again"
+        remedy = "go on with --resume (finished work is kept)" if resumable else "try again"
         super().__init__(f"{path}: the disk is full; free some space and {remedy}")
 
 
 class WorkerError(ChipwiseError):
-    """A child process died, hung, or sent an unreadable answer; ``ended_with`` is its exit code, where it ended."""
+    """A child process died, hung, or sent an unreadable answer; ``ended_with`` is its exit code if it has ended."""
 
     ended_with: int | None = None
 
 
 class Unreachable(ChipwiseError):
-    """A machine cannot be reached, or lacks a tool for measuring. It is not the model's fault, so the command ends."""
+    """A machine cannot be reached, or lacks a tool for measuring. Every model would fail there, so the command ends."""
 
 
 class JobsMissing(ChipwiseError):
@@ -204,7 +204,7 @@ class MeasurementError(ChipwiseError):
 
 
 def short(value: object, *, quoted: bool = True, limit: int = 60) -> str:
-    """``value`` for a message, cut to ``limit`` characters.
+    """``value`` as text for a message, cut to ``limit`` characters.
 
     >>> short("ab"), short("x" * 100, limit=10)
     ("'ab'", "'xxxxxxxx…")
@@ -216,7 +216,9 @@ def short(value: object, *, quoted: bool = True, limit: int = 60) -> str:
 
 
 def line_of(told: object, place: int = 0) -> str:
-    """One line of a foreign error's message, by default the first, cut to 300 characters; its class if it is empty.
+    """One line (by default the first) of another library's error message, cut to 300 characters.
+
+    Returns the error's ``repr`` if the message is empty.
 
     >>> line_of(ValueError("bad shape\\nat node 3")), line_of(ValueError("a\\nb"), -1), line_of(ValueError())
     ('bad shape', 'b', 'ValueError()')
@@ -226,7 +228,7 @@ def line_of(told: object, place: int = 0) -> str:
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """A number with its noun.
+    """A number with its noun in the singular or plural.
 
     >>> counted(1, "layer"), counted(3, "layer"), counted(2, "entry", "entries")
     ('1 layer', '3 layers', '2 entries')
@@ -235,7 +237,7 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names listed for a message, at most ``MOST_CANDIDATES``.
+    """Lists names for a message, at most ``MOST_CANDIDATES`` of them.
 
     >>> listed(["a"]), listed(["a", "b", "c"])
     ("'a'", "'a', 'b' or 'c'")
@@ -248,9 +250,9 @@ def listed(names: Sequence[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str], *, listed_by: str = "") -> str:
-    """Half a sentence with suggestions: names that contain the given text, else similar ones.
+    """The end of an error message, with suggestions: known names that contain ``name``, else similar names.
 
-    Case is ignored. If there are many names and none is similar, the message states their number instead.
+    Case is ignored. If there are many known names and none is similar, it states their number instead.
 
     >>> nearest("h100", ["h100-sxm", "H100-pcie", "a100"])
     "did you mean 'h100-sxm' or 'H100-pcie'?"
@@ -265,7 +267,7 @@ def nearest(name: str, known: Iterable[str], *, listed_by: str = "") -> str:
         beyond = len(holding) - len(found) if holding and found[0] == holding[0] else 0
         return f"did you mean {listed(found)}?" + (f" (and {beyond} more)" if beyond > 0 else "")
     if len(names) > MOST_LISTED:
-        return f"none of {len(names)} known names is like it" + (f"; list them with: {listed_by}" if listed_by else "")
+        return f"none of {len(names)} known names is similar" + (f"; list them with: {listed_by}" if listed_by else "")
     return f"known: {', '.join(names)}" if names else "none are known"
 
 

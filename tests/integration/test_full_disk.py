@@ -45,7 +45,7 @@ def run(smoke_run: Path, tmp_path: Path) -> Path:
 def test_a_run_whose_report_finds_no_room_keeps_its_trials_and_goes_on(run: Path, smoke_file: Path) -> None:
     before, winner = load(run / "record.json"), (run / "winner" / "model.onnx").read_bytes()
     os.remove(run / "report.html")
-    assert refused("search", smoke_file, "--out", run, "--resume").endswith("(what is finished is kept)")
+    assert refused("search", smoke_file, "--out", run, "--resume").endswith("(finished work is kept)")
     assert "go on with --resume" in refused("report", run)
     assert not (run / "report.html").exists()
     done = chipwise("search", smoke_file, "--out", run, "--resume")

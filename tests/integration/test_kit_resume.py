@@ -129,10 +129,10 @@ def test_expected_then_measured(run: Path, visit) -> None:
     before = load(folder / "record.json")
     text = visible(visit, folder / "report.html")
     assert "predicted, nothing measured there" in text
-    limits = section(text, "Constraints Of the winner", "Winner and reference design The")
+    limits = section(text, "Constraints Checked for the winner", "Winner and reference design The")
     assert re.search(r"≤ 2 ms [\d.]+ [mµ]s \([\d.]+ to [\d.]+\) not measured unknown (expected|at risk), ", limits)
     assert "Nothing was measured" in limits
-    tiles = section(text, "The winner is trial", "Constraints Of the winner")
+    tiles = section(text, "The winner is trial", "Constraints Checked for the winner")
     assert re.search(r"Time per output token [\d.]+ [mµ]s P50 [\d.]+ [mµ]s P99 expected", tiles)
     assert "exported int8 artefact" in tiles
     assert " measured" not in tiles.replace("not measured", "").replace("measured within", "")
@@ -154,8 +154,8 @@ def test_expected_then_measured(run: Path, visit) -> None:
 
     text = visible(visit, folder / "report.html")
     assert "measured there by a kit" in text
-    tiles = section(text, "The winner is trial", "Constraints Of the winner")
-    limits = section(text, "Constraints Of the winner", "Winner and reference design The")
+    tiles = section(text, "The winner is trial", "Constraints Checked for the winner")
+    limits = section(text, "Constraints Checked for the winner", "Winner and reference design The")
     assert re.search(r"Time per output token [\d.]+ [mµ]s P50 unknown P99 measured", tiles)
     assert re.search(r"≤ 25 W .* 9 W [\d]+ % met", limits)
     assert re.search(r"≤ 2 ms .* met", limits)
@@ -169,8 +169,8 @@ def test_expected_then_measured(run: Path, visit) -> None:
 @pytest.mark.browser
 def test_a_search_on_this_machine_shows_measurements(smoke_run: Path, visit) -> None:
     text = visible(visit, smoke_run / "report.html")
-    tiles = section(text, "The winner is trial", "Constraints Of the winner")
-    limits = section(text, "Constraints Of the winner", "Winner and reference design The")
+    tiles = section(text, "The winner is trial", "Constraints Checked for the winner")
+    limits = section(text, "Constraints Checked for the winner", "Winner and reference design The")
     assert re.search(r"Time per output token [\d.]+ [mµ]s P50 [\d.]+ [mµ]s P99 measured", tiles)
     assert re.search(r"Parameters [\d.]+ [kM]? counted", tiles)
     assert "expected" not in tiles + limits

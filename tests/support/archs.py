@@ -106,7 +106,7 @@ def question_archs(draw: st.DrawFn) -> ArchSpec:
         layers=layers,
         head=Classes(count=arch.outputs, pooling="last"),
         positions="learned",
-        max_tokens=asked.positions,
+        max_tokens=asked.tokens,
     )
 
 

@@ -1,7 +1,8 @@
 """Fits ``kernels/attention.py`` to the attention tables of aiconfigurator-core.
 
-Of a device and stack the latest version counts, and of several kernels for one call the one that the stack's own tables
-mostly hold. Held-out calls and head configurations (``data/heldout-attention.csv.gz``) are in none of it.
+For each device and stack (the serving software, such as vLLM), only the latest version is used. If several kernels were
+timed for one call, the kernel that is most frequent in the stack's tables is used. The fit does not use held-out calls
+and head configurations (``data/heldout-attention.csv.gz``).
 """
 
 from __future__ import annotations
@@ -17,14 +18,19 @@ from chipwise.hardware import datasheet
 from chipwise.predict.kernels import attention_physics as physics
 from chipwise.predict.kernels.attention import SCHEDULES
 from chipwise.predict.kernels.attention_features import shape
-from chipwise.predict.kernels.attention_fit import LANES, STACKS, lane
+from chipwise.predict.kernels.attention_fit import LANES, lane
+from chipwise.predict.kernels.bounded import STACKS
 from chipwise_fitting.attention_model import Cell, Recipe, fit_cells
 from chipwise_fitting.report import Progress, Report
 
 HELD_OUT = Path(__file__).parent / "data" / "heldout-attention.csv.gz"
 FORMATS = {"bfloat16": "bf16", "fp8": "fp8"}
-PLAIN = {"vllm": 1_000_000, "sglang": 8_000, "trtllm": 8_000}  # rows of a device and schedule: 16-bit, no window
-OTHER = {"vllm": 3_000, "sglang": 2_000, "trtllm": 2_000}  # of any other formats, or with windows
+PLAIN = {
+    "vllm": 1_000_000,
+    "sglang": 8_000,
+    "trtllm": 8_000,
+}  # maximum number of rows of a device and schedule: 16-bit, no window
+OTHER = {"vllm": 3_000, "sglang": 2_000, "trtllm": 2_000}  # the same for any other formats, or with windows
 RECIPE = Recipe(
     kind="attention",
     tables="data/*/attention/*/*/{context,generation}_attention_perf.parquet",
@@ -42,7 +48,7 @@ def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -
 
 
 def read(tables: Path, *, random: np.random.Generator) -> Iterator[Cell]:
-    """The tables' rows as cells, without what is held out, windows and narrow formats thinned."""
+    """Yields the tables' rows as cells, without held-out rows; rows with windows or narrow formats are sampled."""
     try:
         import pandas as pd
     except ImportError as error:
@@ -73,7 +79,7 @@ def _frame(rows: Any, phase: str) -> Any:
 
 
 def _without(rows: Any, held_out: Any) -> Any:
-    """``rows`` without calls and whole head configurations that are held out, and with one row a call."""
+    """Returns ``rows`` without held-out calls and head configurations, with one row for each remaining call."""
     heads = ["heads", "kv_heads", "head_size"]
     wholly = held_out.loc[held_out["phase"] == "any", heads]
     calls = held_out.loc[held_out["phase"] != "any"].astype({"batch": int, "tokens": int})
@@ -134,5 +140,5 @@ def _cell(
 
 
 def version_key(name: str) -> list[int]:
-    """Sorts versions: the numbers in ``name``."""
+    """Returns the numbers in ``name``, a key by which versions are sorted."""
     return [int(part) for part in "".join(c if c.isdigit() else " " for c in name).split()]

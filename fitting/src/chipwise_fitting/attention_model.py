@@ -1,8 +1,8 @@
-"""Fits constants and networks of attention's kernels to measured calls, and judges them on what was left out.
+"""Fits constants and networks of attention's kernels to measured calls, and judges them on left-out calls.
 
-Constants are pooled over the devices of a kernel design; networks take what they leave: one a stack that knows the
-devices, and one a fold that knows designs alone. Half-widths of a fold come from its other devices, each predicted by
-the fold without it, never from the device that the fold is for.
+Constants are pooled over the devices of a kernel design. Networks correct the remaining errors: for each stack one
+network that knows the devices, and for each fold one that only knows kernel designs. A fold's half-widths come only
+from devices that this fold keeps. The errors on each of these devices come from the folds that leave that device out.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from chipwise.hardware import datasheet
 from chipwise.predict.kernels import attention_physics as physics
 from chipwise.predict.kernels.attention import SCHEDULES
 from chipwise.predict.kernels.attention_features import SHAPE
-from chipwise.predict.kernels.attention_fit import SHIPPED, STACKS, USUAL_HEAD, Fitted, Kinship, kept, one_hot
+from chipwise.predict.kernels.attention_fit import USUAL_HEAD, Fitted, Kinship, one_hot
+from chipwise.predict.kernels.bounded import SHIPPED, STACKS, kept
 from chipwise.predict.kernels.perceptron import Perceptron
 from chipwise_fitting import perceptron
 from chipwise_fitting.bounded_training import provenance
 from chipwise_fitting.report import Progress, Report, conformal, errors
 
-BOUND = 1.5  # a factor of 4.5 either way
-CONSTANT_ROWS = 1_500  # of a device and design
-LEFT_CONFIGURATIONS = 0.12  # share of head configurations that judge a device in the fit
+BOUND = 1.5  # largest logarithm of a correction: a factor of 4.5 either way
+CONSTANT_ROWS = 1_500  # rows of a device and design to which constants are fitted
+LEFT_CONFIGURATIONS = 0.12  # share of head configurations that are left out to judge devices in the fit
 TRUST = {"seen": 1.0, "sibling": 1.0, "design": 1.0, "unseen": 0.5}
-"""Part of the network's correction that is applied, by what the fold has seen of the design."""
+"""Share of the network's correction that is applied, by how closely the devices in the fold's fit are related to the
+predicted device."""
 LIMITS = {
     # constant: (least, first guess, greatest)
     "launch": (2e3, 1.6e4, 1e5),
@@ -51,23 +53,23 @@ LIMITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What differs between the kinds of attention."""
+    """The settings that differ between the kinds of attention."""
 
     kind: str
     tables: str  # where the rows come from, for the provenance
     lanes: tuple[str, ...]
     stacks: tuple[str, ...]
     judge: str  # the stack whose errors give the half-widths
-    fold_rows: dict[str, int]  # stack -> rows of a cell in a fold's network
+    fold_rows: dict[str, int]  # stack -> most rows of a cell for a fold's network
     wide: tuple[int, ...] = (96, 96, 96)  # hidden layers of the networks that know devices
-    narrow: tuple[int, ...] = (64, 64)  # and of those of folds
+    narrow: tuple[int, ...] = (64, 64)  # hidden layers of the folds' networks
     wide_epochs: int = 40
     narrow_epochs: int = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Calls of one device, stack, pair of formats and schedule, with what was measured."""
+    """Calls of one device, stack, pair of formats and schedule, with their measured seconds."""
 
     device: datasheet.DeviceProfile
     stack: str
@@ -77,10 +79,10 @@ class Cell:
     parts: physics.Parts
     inputs: Float32Array  # (rows, SHAPE)
     measured_s: Float64Array
-    configuration: npt.NDArray[np.int64]  # a number that tells (heads, kv_heads, head_size) apart
+    configuration: npt.NDArray[np.int64]  # a number that identifies (heads, kv_heads, head_size)
 
     def take(self, rows: Any) -> Cell:
-        """The cell with some rows alone."""
+        """Returns the cell with only these rows."""
         parts = {name: getattr(self.parts, name)[rows] for name in physics.Parts.__slots__}
         return Cell(
             device=self.device, stack=self.stack, lane=self.lane, schedule=self.schedule, plain=self.plain,
@@ -89,7 +91,7 @@ class Cell:
         )  # fmt: skip
 
     def sample(self, most: int, random: np.random.Generator) -> Cell:
-        """At most ``most`` rows, drawn at random."""
+        """Returns the cell with at most ``most`` of its rows, drawn at random."""
         return self if len(self.measured_s) <= most else self.take(random.permutation(len(self.measured_s))[:most])
 
 
@@ -144,7 +146,7 @@ def fit_cells(recipe: Recipe, cells: list[Cell], out: Path, *, progress: Progres
 
 
 def _folds(devices: dict[str, str]) -> dict[str, str]:
-    """Every fold -> the first that leaves out the same devices."""
+    """Maps every fold to the first fold that leaves out the same devices."""
     named = [
         SHIPPED,
         *(f"device:{name}" for name in devices),
@@ -160,7 +162,7 @@ def _folds(devices: dict[str, str]) -> dict[str, str]:
 def _constants(
     cells: list[Cell], recipe: Recipe, devices: dict[str, str], folds: list[str], *, random: np.random.Generator
 ) -> dict[str, Any]:
-    """fold -> schedule -> lane -> constants. A fold that takes nothing from a design shares the shipped constants."""
+    """Maps fold -> schedule -> kernel design -> constants; folds that keep the same devices of a design share them."""
     found: dict[str, Any] = {}
     known: dict[tuple[str, str, frozenset[str]], dict[str, float]] = {}
     for fold in folds:
@@ -185,7 +187,7 @@ def _constants(
 
 
 def least(cells: list[Cell]) -> dict[str, float]:
-    """Constants of :func:`.attention_physics.base_s` that leave the least, robustly, of log(measured / physics)."""
+    """Fits constants of :func:`.attention_physics.base_s` that minimise |log(measured / physics)|, robustly."""
     from scipy.optimize import least_squares
 
     parts = joined([c.parts for c in cells])
@@ -201,7 +203,7 @@ def least(cells: list[Cell]) -> dict[str, float]:
 
 
 def joined(parts: Iterable[physics.Parts]) -> physics.Parts:
-    """Several parts as one."""
+    """Concatenates several arrays."""
     several = list(parts)
     return physics.Parts(
         **{name: np.concatenate([getattr(part, name) for part in several]) for name in physics.Parts.__slots__}
@@ -212,7 +214,7 @@ def joined(parts: Iterable[physics.Parts]) -> physics.Parts:
 
 
 def _left(cell: Cell, model: Fitted, fold: str) -> Float64Array:
-    """log(measured / physics)."""
+    """Returns log(measured / physics), which the network corrects."""
     base = physics.base_s(cell.parts, model.constants(cell.schedule, cell.lane, fold))
     left: Float64Array = np.log(cell.measured_s / base)
     return left
@@ -262,18 +264,18 @@ def _wide(cells: list[Cell], model: Fitted, recipe: Recipe, stack: str, *, epoch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misses:
-    """Measured and predicted seconds of calls that were in no fit that predicted them."""
+    """Measured and predicted seconds of calls, each predicted by a fit that left the call out."""
 
     measured_s: Float64Array
     predicted_s: Float64Array
     usual: npt.NDArray[np.bool_]  # heads of at most USUAL_HEAD
 
     def errors(self) -> dict[str, float]:
-        """Mean, median and 90th percentile in percent."""
+        """Returns mean, median and 90th percentile of the errors, in percent."""
         return errors(self.measured_s, self.predicted_s)
 
     def halfwidth(self, group: str) -> float:
-        """Conformal half-width of ``usual`` or ``wide`` heads; that of all where there are none of them."""
+        """Conformal half-width for ``usual`` or ``wide`` heads; for the other group of heads if this group is empty."""
         rows = self.usual == (group == "usual")
         if not rows.any():
             rows = ~rows
@@ -295,7 +297,7 @@ def _misses(cells: list[Cell], model: Fitted, fold: str, corrections: list[Float
 def _seen(
     cells: list[Cell], model: Fitted, recipe: Recipe, stack: str, *, random: np.random.Generator, seed: int
 ) -> Misses:
-    """Head configurations of seen devices, as predicted by a network that has not seen these configurations."""
+    """Predicts left-out head configurations of known devices by a network that was trained without them."""
     every = np.unique(np.concatenate([c.configuration for c in cells]))
     out = random.permutation(every)[: max(1, int(LEFT_CONFIGURATIONS * len(every)))]
     known = [c.take(~np.isin(c.configuration, out)) for c in cells]
@@ -306,7 +308,7 @@ def _seen(
 
 
 def _left_out(cells: list[Cell], model: Fitted, recipe: Recipe) -> dict[tuple[str, str, Kinship], Misses]:
-    """(schedule, device, kinship) -> what the folds without the device, and without its family, missed."""
+    """Maps (schedule, device, kinship) to errors on the device, in folds without the device or its whole family."""
     found: dict[tuple[str, str, Kinship], Misses] = {}
     for name, family in model.facts["devices"].items():
         for schedule in SCHEDULES:
@@ -338,9 +340,10 @@ def _left_out(cells: list[Cell], model: Fitted, recipe: Recipe) -> dict[tuple[st
 def _halfwidths(misses: dict[tuple[str, str, Kinship], Misses], devices: dict[str, str], folds: list[str]) -> Any:
     """schedule -> fold -> kinship -> group of head sizes -> half-width.
 
-    The median over the devices of a kinship that the fold has not left out; where they are fewer than three, wider by
-    sqrt(1 + 1/devices), as a mean's prediction interval is. Their mean for designs that nothing was seen of, so that
-    the worst counts; where none is of that kinship, the widest of all.
+    A half-width is the median over those devices that the fold keeps and that have this kinship. With fewer than three
+    such devices, the median is widened by sqrt(1 + 1/devices), like the prediction interval of a mean. For unseen
+    designs the mean is used instead, so that the worst device counts. If no device has this kinship, the widest
+    half-width of any device is used.
     """
     widths: dict[str, Any] = {}
     for schedule in SCHEDULES:

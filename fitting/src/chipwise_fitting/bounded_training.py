@@ -1,4 +1,4 @@
-"""Training of the bounded networks (see ``kernels/bounded.py``) and writing of what ships. Needs torch."""
+"""Trains the bounded networks (see ``kernels/bounded.py``) and writes the files that chipwise ships. Needs torch."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ def train(
     forget: float = 0.3,
     members: int = 1,
 ) -> Network:
-    """A network for ``targets`` (logarithms), by mean absolute error.
+    """Trains a network that predicts ``targets`` (logarithms), by mean absolute error.
 
-    Columns ``identity`` say which device a row is of. They are set to zero in the share ``forget`` of the rows at each
-    step, so that the network also answers for a device that it is not told. ``members`` are trained, from ``seed`` on,
-    and joined into one that answers with their mean: what one says of strange hardware depends on its start.
+    The columns ``identity`` identify a row's device. At each step they are set to zero in some of the rows (a share
+    ``forget``), so that the network also predicts for unidentified devices. ``members`` networks are trained, with
+    seeds from ``seed`` on, and joined into one that predicts their mean, because a single network's prediction for
+    unusual hardware depends on its random start.
     """
     try:
         import torch
@@ -87,7 +88,7 @@ def train(
 
 
 def _joined(members: list[list[Float32Array]]) -> tuple[Float32Array, Float32Array, Float32Array]:
-    """The three layers of several networks as those of one, whose last sum is the mean of theirs."""
+    """Joins several networks of three layers into one network of three layers, which predicts their mean."""
     firsts, seconds, thirds = zip(*members, strict=True)
     hidden = firsts[0].shape[1]
     between = np.zeros((len(members) * hidden + 1, len(members) * hidden), dtype=np.float32)
@@ -99,7 +100,7 @@ def _joined(members: list[list[Float32Array]]) -> tuple[Float32Array, Float32Arr
 
 
 def write(kind: str, out: Path, facts: Mapping[str, Any], networks: Mapping[str, Network]) -> None:
-    """KIND.json and KIND.npz (weights in half precision) in ``out``."""
+    """Writes KIND.json and KIND.npz (weights in half precision) to ``out``."""
     stated = {"provenance": provenance(), **facts}
     (out / f"{kind}.json").write_text(json.dumps(stated, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     arrays: dict[str, Any] = {}
@@ -112,7 +113,7 @@ def write(kind: str, out: Path, facts: Mapping[str, Any], networks: Mapping[str,
 
 
 def provenance() -> dict[str, str]:
-    """Where the figures come from: package, version, licence, date and command."""
+    """Returns the origin of the figures: package, version, licence, date and command."""
     return {
         "package": f"aiconfigurator-core {importlib.metadata.version('aiconfigurator-core')} (Apache-2.0)",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -121,7 +122,7 @@ def provenance() -> dict[str, str]:
 
 
 def version(name: str) -> list[int]:
-    """The numbers in the name of a version, to sort by."""
+    """Returns the numbers in the name of a version, as a sort key."""
     return [int(part) for part in "".join(c if c.isdigit() else " " for c in name).split()]
 
 

@@ -1,8 +1,8 @@
-"""Fits ``kernels/collective.py`` to the NCCL, oneCCL and runtimes' all-reduce tables of aiconfigurator-core.
+"""Fits ``kernels/collective.py`` to aiconfigurator-core's tables of NCCL, oneCCL and the runtimes' own all-reduces.
 
-Messages are in elements, of 16 bits in the rows used here; times are in milliseconds. Runtimes'
-all-reduces are those replayed from a graph, as in decoding. Constants are fitted a sort of link, a network takes what
-they leave (protocols change with the size of the message, and hosts differ).
+The tables give messages in elements, of 16 bits in the rows used here, and times in milliseconds. The runtimes'
+all-reduces were timed as replays of a graph of kernels, as in decoding. Constants are fitted for each kind of link; a
+network corrects the remaining errors, because protocols change with the size of the message, and hosts differ.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ NAMES = {
     "alltoall": "all_to_all",
 }
 LIBRARIES = ("nccl", "oneccl")
-BOUND = 2.0  # hosts differ by a factor of seven
-REACH = 1.5  # as for experts
+BOUND = 2.0  # of the logarithmic correction: hosts differ by a factor of seven
+REACH = 1.5  # the same as for experts
 EPOCHS = 250
 
 
@@ -40,7 +40,7 @@ class Cell:
     """Rows of one device, collective and (for all-reduce) stack."""
 
     device: datasheet.DeviceProfile
-    name: str  # as in the constants' table: all_gather, all_reduce.vllm
+    name: str  # its name in the table of constants: all_gather, all_reduce.vllm
     op: CollectiveOp
     measured_s: Float64Array
 
@@ -96,7 +96,7 @@ def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -
 
 
 def read(tables: Path) -> list[Cell]:
-    """The newest version's rows of each device and stack; the fastest kernel of each call."""
+    """Reads each device and stack's newest version: for each call, the row of its fastest kernel."""
     import pandas as pd
 
     cells = []
@@ -169,7 +169,7 @@ def _network(cells: Sequence[Cell], table: dict[str, dict[str, float]], facts: d
 
 
 def _constants(cells: Sequence[Cell]) -> dict[str, float]:
-    """Least mean |log error|, each device weighing the same; started from the defaults of the sort of link."""
+    """Fits constants of least mean |log error| over equally weighted devices, starting from the link's defaults."""
     from scipy.optimize import minimize
 
     start = collective.DEFAULTS[collective.link(cells[0].device).to]
@@ -187,7 +187,7 @@ def _constants(cells: Sequence[Cell]) -> dict[str, float]:
 
     guess = np.log(np.maximum(list(start.values()), 1e-3 * np.array([1e-3, 1e-3, 1, 1e-3, 1, 100])))
     best = guess
-    for _ in range(3):  # Nelder-Mead stalls; a fresh simplex goes on
+    for _ in range(3):  # Nelder-Mead stalls, and a new simplex continues
         best = minimize(loss, best, method="Nelder-Mead", options={"maxiter": 400, "xatol": 1e-3, "fatol": 1e-5}).x
     return {name: float(f"{value:.4g}") for name, value in unpack(best).items()}
 
@@ -209,7 +209,7 @@ def _inputs(cell: Cell, base: Float64Array, facts: dict[str, Any], *, seen: bool
 def _answer(
     cell: Cell, table: dict[str, dict[str, float]], network: Network, facts: dict[str, Any], fold: str
 ) -> Float64Array:
-    """What the fold answers; it is not told which device it is where that was left out."""
+    """Predicts seconds with a fold's constants and network, which does not see the identity of a left-out device."""
     base = _base(cell, table)
     inputs = _inputs(cell, base, facts, seen=not _held(cell, fold))
     near = Fitted(facts=facts, networks={}).nearness(collective.position(collective.link(cell.device)), fold)
@@ -218,7 +218,7 @@ def _answer(
 
 
 def _crossed(cells: Sequence[Cell], facts: dict[str, Any], seed: int) -> list[tuple[Cell, Float64Array, Float64Array]]:
-    """Measured and predicted of every row: each half of the message sizes answered by a fit to the other half."""
+    """Measured and predicted seconds of every row: a fit to half of the message sizes predicts the other half."""
     pairs = []
     for odd in (0, 1):
         tests = [np.unique(cell.op.payload_bytes, return_inverse=True)[1] % 2 == odd for cell in cells]

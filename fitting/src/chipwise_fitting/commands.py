@@ -1,4 +1,4 @@
-"""What the commands ``fit`` and ``validate`` run."""
+"""Functions that the commands ``fit`` and ``validate`` run."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from chipwise_fitting import laboratory
 from chipwise_fitting.score import LeaveOut, Row, Score, scores
 
 FITS = ("gemm", "attention", "latent", "experts", "collective", "scan", "power", "serving")
-"""Kinds of fits: kernels are fitted to aiconfigurator's tables, ``serving`` to its sample of served runs.
-
-Further kinds, ``edge`` and those of ``TABLES``, are fitted to a table of measured runs that has to be named.
+"""Kinds of fits: kernels are fitted to aiconfigurator's tables, ``serving`` to its sample of served runs. The other
+kinds, ``edge`` and those in ``TABLES``, are fitted to a table of measured runs that the caller names.
 """
 
 PREDICTED = {"gemm": "latency_s", "attention": "latency_s", "serving": "tpot_s", "power": "power_w"}
-"""The column of the predictions for each kind of measured row."""
+"""Name of the column with the predictions, by kind of measured rows."""
 
 TABLES = ("vendors", "vision", "phones", "energy", "layers", "tails")
-"""Kinds of rows whose laws are fitted to a table that has to be named: each has a module of its name."""
+"""Kinds whose cost models are fitted to a table that the caller names; the module of each kind has the same name."""
 
 _NAMED = ("edge", *TABLES)
 _OF_SERVING = ("serving", "vendors", "energy", "tails")
-"""Kinds whose constants are kept with the serving model."""
+"""Kinds whose constants are stored with the serving model."""
 
 _READERS = {
     "gemm": ("kernel_rows", "gemm"),
@@ -46,7 +45,7 @@ def fit(
     """Fits the models of ``kinds`` (all if empty) and writes their arrays; returns one report for each.
 
     Args:
-        kinds: Of ``FITS``.
+        kinds: Names from ``FITS`` or ``TABLES``, or ``edge``.
         tables: The ``systems`` folder of aiconfigurator-core; None for the installed package's.
         out: A folder for the fitted arrays; None for chipwise's own data in a source checkout.
         on_progress: Called with a line of text at each step.
@@ -61,7 +60,7 @@ def fit(
             raise UnknownName("kind of fit", kind, (*FITS, *_NAMED))
         if kind in _NAMED and tables is None:
             raise InputError(
-                f"{kind} is fitted to a table of measured runs: name it, or its folder, with --truth "
+                f"{kind} is fitted to a table of measured runs; name the table, or its folder, with --truth "
                 "(in Python: tables=)"
             )
     if out is None and {"site-packages", "dist-packages"} & set(DATA.parts):
@@ -89,7 +88,7 @@ def validate(kind: str, truth: Path, out: Path, *, leave_out: LeaveOut = "none")
     check_output(out, source=truth)
     if kind == "edge":
         if leave_out == "model":
-            raise InputError("leave_out: edge has fits without a device, a family or a vendor, not without a model")
+            raise InputError("leave_out: edge has fits that leave out a device, a family or a vendor, not a model")
         from chipwise_fitting.edge import edge
 
         return scores(edge(truth, out, leave_out))
@@ -103,7 +102,7 @@ def validate(kind: str, truth: Path, out: Path, *, leave_out: LeaveOut = "none")
     if kind not in _READERS:
         raise UnknownName("kind of measurement", kind, (*_READERS, *_NAMED, "load"))
     if leave_out in ("vendor", "model"):
-        raise InputError(f"leave_out: {kind} has fits without a device or a family, not without a {leave_out}")
+        raise InputError(f"leave_out: {kind} has fits that leave out a device or a family, not a {leave_out}")
     module, function = _READERS[kind]
     try:
         reader: Callable[[Path, LeaveOut], list[Row]]
@@ -130,7 +129,7 @@ def validate(kind: str, truth: Path, out: Path, *, leave_out: LeaveOut = "none")
 
 
 def _validate_table(kind: str, truth: Path, out: Path, leave_out: LeaveOut) -> list[Score]:
-    """Predicts a table whose kind has a module of its name; its columns share one line a row."""
+    """Predicts a table of a kind in ``TABLES``; the output has one line for each row, with all predicted columns."""
     module = importlib.import_module(f"chipwise_fitting.{kind}")
     columns: dict[str, list[Row]] = module.rows(truth, leave_out)
     lines: dict[str, dict[str, object]] = {}

@@ -1,4 +1,4 @@
-"""Reading aiconfigurator's tables: which files, which devices are ours, which rows are held out."""
+"""Reads aiconfigurator's tables: finds the files, keeps devices that have a data sheet, and marks held-out rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Columns = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One parquet file: kernels of one kind, device, stack and version. Columns as in the file (latency in ms)."""
+    """One parquet file: kernels of one kind, device, stack and version; ``columns`` has its columns (latency in ms)."""
 
     device: DeviceProfile
     stack: str
@@ -51,7 +51,7 @@ def tables(root: Path, family: str, name: str) -> Iterator[Table]:
 
 
 def held_out(kind: str) -> set[tuple[int, ...]]:
-    """The keys of ``predict/data/heldout-KIND.csv``: rows with these are never fitted on, on any device or stack."""
+    """Reads the keys in ``predict/data/heldout-KIND.csv``; no fit of any device or stack uses rows with these keys."""
     with (HELD_OUT / f"heldout-{kind}.csv").open(encoding="utf-8", newline="") as file:
         rows = csv.reader(file)
         next(rows)
@@ -59,7 +59,7 @@ def held_out(kind: str) -> set[tuple[int, ...]]:
 
 
 def within(columns: Columns, names: tuple[str, ...], keys: set[tuple[int, ...]]) -> npt.NDArray[np.bool_]:
-    """Which rows have one of ``keys`` in the columns ``names``."""
+    """Marks the rows that have one of ``keys`` in the columns ``names``."""
     cells = zip(*(columns[name].tolist() for name in names), strict=True)
     return np.fromiter((row in keys for row in cells), dtype=bool)
 

@@ -1,4 +1,4 @@
-"""Predicts measured runs of one user, each by a fit without its device, and fits what ships for such runs."""
+"""Fits chipwise's constants for runs with one user, and predicts measured runs by fits that leave out the device."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from chipwise_fitting.npu_runs import read_npu_runs
 from chipwise_fitting.score import Row
 
 SHARE = 0.9
-LEAST, LEAST_DEVICES = 12, 3  # runs and chips that a half-width rests on
+LEAST, LEAST_DEVICES = 12, 3  # minimum numbers of runs and chips from which a half-width is computed
 
 
 def kin_of(runs: Sequence[Run]) -> list[bool]:
-    """Whether another chip of each run's architecture has runs that can be learnt from."""
+    """Says for each run whether a fit can use runs on another chip of the same architecture."""
     chips: dict[str, set[str]] = {}
     for run in runs:
         if run.plausible:
@@ -37,14 +37,14 @@ def kin_of(runs: Sequence[Run]) -> list[bool]:
 
 
 def half_widths(runs: Sequence[Run], found: Mapping[str, Float64Array]) -> dict[str, float]:
-    """Half-widths by ``PHASE|DISTANCE|CLASS``: nine of ten plausible runs stayed within.
+    """Maps ``PHASE|DISTANCE|CLASS`` to the half-width that contains the errors of nine in ten plausible runs.
 
-    Never less for a device of which less is known. No device counts for more than ``PER_DEVICE`` of its runs.
+    If less is known about a device, the half-width is wider or equal. A device counts for at most ``PER_DEVICE`` runs.
 
     Args:
         runs: Runs that have kernels.
-        found: log(predicted / measured) of each run: ``seen`` without its model on its device, ``sibling`` without
-            its device, ``unseen`` without its vendor.
+        found: log(predicted / measured) of each run, from three kinds of fits: the fits for ``seen`` leave out the
+            run's model on its device, those for ``sibling`` the run's device, those for ``unseen`` its vendor.
     """
     widths: dict[str, float] = {}
     kin = kin_of(runs)
@@ -68,16 +68,17 @@ def half_widths(runs: Sequence[Run], found: Mapping[str, Float64Array]) -> dict[
 
 
 def _kinds(run: Run) -> tuple[str, ...]:
-    """The classes of intervals that a run counts for: its own and, unless its prompt was cached, that of all."""
+    """Returns the classes to whose intervals a run contributes: its own and, unless its prompt was cached, ``*``."""
     return (run.interval_class,) if run.cached else ("*", run.interval_class)
 
 
 def constants(runs: Sequence[Run], asked: Sequence[Run] | None = None) -> dict[str, Any]:
-    """What ships: terms, half-widths, and what the fit had seen.
+    """Returns the constants for chipwise to ship: terms, half-widths, and which devices and classes the fit contained.
 
     Args:
         runs: Runs that have kernels.
-        asked: The same runs by what a question tells of them, on which intervals rest.
+        asked: The same runs with only the facts that a call of ``chipwise.estimate`` states; intervals are computed
+            from these.
     """
     asked = runs if asked is None else asked
     fair = [run for run in runs if run.plausible]
@@ -87,7 +88,7 @@ def constants(runs: Sequence[Run], asked: Sequence[Run] | None = None) -> dict[s
     return {
         "terms": {name: round(value, 4) for name, value in terms.items() if abs(value) >= 5e-5},
         "halfwidths": half_widths(asked, found),
-        "source": "public measurements of one user's runs; docs/validation.md names the tables",
+        "source": "public measurements of one user's runs; docs/notes/validation.md names the tables",
         "devices": sorted({f"{run.chip}|{run.part}" for run in fair}),
         "architectures": sorted({run.architecture for run in fair}),
         "classes": sorted({run.engine for run in fair}),
@@ -96,7 +97,7 @@ def constants(runs: Sequence[Run], asked: Sequence[Run] | None = None) -> dict[s
 
 
 def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
-    """Fits to ``edge.csv.gz`` of ``tables``, and to its table of NPUs where there is one; writes ``local.json``."""
+    """Fits terms to ``edge.csv.gz`` in ``tables``, and to the folder's table of NPUs if any; writes ``local.json``."""
     npus = [run for run in read_npu_runs(tables) if run.kernels]
     runs, asked = ([run for run in read_runs(table_in(tables), told=told) if run.kernels] for told in (True, False))
     progress(f"{len(runs) + len(npus)} runs of {len({run.chip for run in [*runs, *npus] if run.device})} devices")
@@ -106,7 +107,7 @@ def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
 
 
 def constants_without(tables: Path, chips: Sequence[str]) -> Iterator[tuple[str, local.Constants]]:
-    """The constants that would ship if each chip had no run, with the half-widths that ship."""
+    """Yields, for each chip, the constants fitted without that chip's runs, with the shipped half-widths."""
     every = [*read_runs(table_in(tables)), *read_npu_runs(tables)]
     runs = [run for run in every if run.kernels]
     held = local.shipped()
@@ -127,7 +128,7 @@ def constants_without(tables: Path, chips: Sequence[str]) -> Iterator[tuple[str,
 
 @contextmanager
 def answering_with(constants: local.Constants) -> Iterator[None]:
-    """Predictions in this block use ``constants``."""
+    """Makes predictions in the ``with`` block use ``constants``."""
     usual = local.shipped
     local.shipped = functools.cache(lambda: constants)
     local._shipped_factors.cache_clear()
@@ -139,16 +140,16 @@ def answering_with(constants: local.Constants) -> Iterator[None]:
 
 
 COLUMN = {"decode": "decode_tokens_per_s", "prefill": "prefill_tokens_per_s"}
-"""The column of the predictions for each phase; ``low_`` and ``high_`` before it name the ends of its interval."""
+"""Column with the predictions, by phase; with the prefix ``low_`` or ``high_`` it holds an end of the interval."""
 
 
 def edge(truth: Path, out: Path, leave_out: str) -> list[Row]:
-    """Predicts every run by a fit without what is left out, and writes the rates to ``out``, one line a row.
+    """Predicts every run by a fit that leaves its group out, and writes the rates to ``out``, one line for each row.
 
     Args:
-        truth: ``edge.csv.gz``, or its folder, whose table of NPUs is then predicted and learnt from too.
+        truth: ``edge.csv.gz``, or its folder; then the folder's table of NPUs is also used for fits and predicted.
         out: Where the predictions go.
-        leave_out: ``none`` for the terms that ship, else ``device``, ``family`` or ``vendor``.
+        leave_out: ``none`` for the shipped terms, else ``device``, ``family`` or ``vendor``.
     """
     everything = [*read_runs(table_in(truth)), *read_npu_runs(truth)]
     runs = [run for run in everything if run.kernels]
@@ -179,7 +180,7 @@ def edge(truth: Path, out: Path, leave_out: str) -> list[Row]:
 
 
 def _row(run: Run, held: local.Constants, predicted_s: float, distance: str, rival_s: float) -> Row:
-    """A run's rate in tokens a second: measured, predicted, and by a simple rule."""
+    """Returns a run's rate in tokens per second: measured, predicted, and predicted by the simple rule."""
     width = held.class_halfwidth(run.phase, distance, run.interval_class)
     middle = run.tokens / float(predicted_s)
     return replace(

@@ -1,9 +1,9 @@
-"""Fits the terms of ``predict/kernels/local`` to measured runs of one user.
+"""Fits the terms of ``predict/kernels/local`` to measured runs with one user.
 
-Every term is a deviation with a prior around zero: a class without runs keeps what all classes share, and a chip whose
-architecture is new keeps what its class has. Errors are logarithms with heavy tails, since tables of many
-hands hold rows that contradict the rest; no part of a device counts for more than ``PER_DEVICE`` of its rows in a
-runtime.
+Every term is a deviation with a prior around zero: a class without runs keeps the terms that all classes share, and a
+chip of a new architecture keeps those of its class. Errors are logarithms with heavy tails, because tables by many
+people contain rows that contradict the others. In each runtime, a device's CPU, GPU or NPU counts for at most
+``PER_DEVICE`` rows.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from chipwise.predict.kernels import local
 from chipwise_fitting.edge_runs import Run
 
 Indices = npt.NDArray[np.int64]
-NOISE = 0.08  # of one run, as a logarithm
+NOISE = 0.08  # standard deviation of one run's logarithm
 PER_DEVICE = 12.0
 STEPS = 60
-CONVERGED = 0.01  # of the loss: what a last step gains
-PARTS = 10  # in which pairs of chip and model are left out
-REFINED = 4  # steps of a fit without some of the runs, from where the fit to all of them is
+CONVERGED = 0.01  # a fit ends when a step reduces the loss by less
+PARTS = 10  # number of parts in which pairs of chip and model are left out
+REFINED = 4  # steps of a fit that leaves some runs out, starting from the fit to all runs
 START = {
     "bytes": 0.25,
     "few": 0.6,
@@ -74,29 +74,30 @@ PRIOR = {
     "many:power": (math.nan, 0.2),
     "few:power": (math.nan, 0.2),
 }
-"""Standard deviations of a term of all (NaN: there is none), of a class or format, and of a pair or an architecture."""
+"""Standard deviations of the priors by kind of term: for the term of all runs, for that of one class or format, and for
+that of a class and format or of an architecture; NaN if there is no such term."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """One of the three sums of every kernel: kernels with equal sums share a row of ``terms``."""
+    """One of the three sums of terms that every kernel has; kernels with the same terms share a row of ``terms``."""
 
-    terms: csr_array  # (patterns, names): what the term is multiplied by
-    of_kernel: Indices  # (kernels,)
+    terms: csr_array  # (patterns, names): the factor of each term
+    of_kernel: Indices  # (kernels,): row of ``terms`` of each kernel
 
     def factors(self, theta: Float64Array) -> Float64Array:
-        """e to the sum, of every kernel."""
+        """Returns exp(sum) of every kernel."""
         return np.asarray(np.exp(self.terms @ theta)[self.of_kernel])
 
     def slope(self, run: Indices, weight: Float64Array, runs: int) -> csr_array:
-        """Derivatives by the terms of what ``weight`` each kernel adds to its run, (runs, names)."""
+        """Derivatives of all runs with respect to the terms, (runs, names); ``weight``: a kernel's part in its run."""
         shape = (runs, self.terms.shape[0])
         return csr_array(csr_array((weight, (run, self.of_kernel)), shape=shape) @ self.terms)
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """All kernels of all runs, with the terms of each as a sparse pattern."""
+    """All kernels of all runs, with each kernel's terms as a sparse pattern."""
 
     names: tuple[str, ...]
     memory_s: Float64Array
@@ -104,15 +105,15 @@ class Design:
     bytes: Sums
     flops: Sums
     kernel: Sums
-    run: Indices  # of each kernel
-    counts: Float64Array  # how many of each kernel its run has
+    run: Indices  # run of each kernel
+    counts: Float64Array  # how often each kernel occurs in its run
     launches: Float64Array
     measured: Float64Array  # (runs,) logarithms of seconds
-    weight: Float64Array  # (runs,)
+    weight: Float64Array  # (runs,) weights in the fit
 
 
 def design(runs: Sequence[Run]) -> Design:
-    """The design of runs that have kernels."""
+    """Builds the design of runs that have kernels."""
     kernels = [run.kernels for run in runs if run.kernels]
     every = [terms for each in kernels for terms in each.terms]
     names = tuple(sorted({name for terms in set(every) for name, _ in (*terms.bytes, *terms.flops, *terms.kernel)}))
@@ -145,13 +146,13 @@ def design(runs: Sequence[Run]) -> Design:
 
 
 def start_and_prior(names: Sequence[str]) -> tuple[Float64Array, Float64Array]:
-    """Where each term starts, and how far it is expected to be from there."""
+    """Returns each term's starting value and the standard deviation of its prior around that value."""
     start = np.array([START.get(name, 0.0) for name in names])
     return start, np.array([PRIOR[name.split("|")[0]][min(name.count("|"), 2)] for name in names])
 
 
 def predicted(held: Design, theta: Float64Array, *, sloped: bool = True) -> tuple[Float64Array, Float64Array]:
-    """Logarithms of the seconds of every run, and their derivatives by the terms, (runs, names), unless not asked."""
+    """Logarithms of every run's seconds and, if ``sloped``, derivatives with respect to the terms, (runs, names)."""
     sharp, runs = local.SHARPNESS, len(held.measured)
     memory = held.memory_s * held.bytes.factors(theta)
     compute = held.compute_s * held.flops.factors(theta)
@@ -174,7 +175,7 @@ def fitted(runs: Sequence[Run], begin: dict[str, float] | None = None) -> dict[s
 
     Args:
         runs: Runs that have kernels.
-        begin: Where to look first, such as the fit to almost the same runs.
+        begin: Terms to start from, such as the fit to almost the same runs.
     """
     held = design(runs)
     start, _ = start_and_prior(held.names)
@@ -189,10 +190,10 @@ def descend(
     """The terms that fit best, and their predictions, by damped Gauss-Newton steps on reweighted errors.
 
     Args:
-        held: All runs.
-        weights: Of each run, 0 where it is left out.
-        theta: The terms to begin with.
-        steps: How many steps at most.
+        held: The design of all runs.
+        weights: Weight of each run, 0 for runs that are left out.
+        theta: The terms to start from.
+        steps: Maximum number of steps.
     """
     start, prior = start_and_prior(held.names)
     found, slope = predicted(held, theta)
@@ -218,7 +219,7 @@ def descend(
 
 
 def _loss(error: Float64Array, weight: Float64Array, deviation: Float64Array) -> float:
-    """Twice the soft absolute error over the noise, and the squared deviations over the priors, halved."""
+    """Returns the soft absolute errors in units of the noise, plus half the squares of ``deviation``."""
     return float(np.sum(np.sqrt(1 + weight * (error / NOISE) ** 2) - 1) + 0.5 * np.sum(deviation**2))
 
 
@@ -229,7 +230,7 @@ def seconds(runs: Sequence[Run], terms: dict[str, float]) -> Float64Array:
 
 
 def left_out_with(run: Run, leave_out: str) -> str:
-    """What is left out together with the run's device: it alone, its family, or all of its vendor."""
+    """Names the group that is left out to predict a run: device, family, vendor, or a part of all chip-model pairs."""
     assert run.device is not None
     part = f"part {zlib.crc32(f'{run.chip}|{run.model}'.encode()) % PARTS}"
     return {"device": run.chip, "family": run.device.family, "vendor": run.device.vendor, "model": part}[leave_out]
@@ -238,13 +239,14 @@ def left_out_with(run: Run, leave_out: str) -> str:
 def misses(
     runs: Sequence[Run], leave_out: str, terms: dict[str, float], *, of: Sequence[Run] | None = None
 ) -> Float64Array:
-    """log(predicted / measured) of every run, by a fit without its device, family or vendor.
+    """log(predicted / measured) of every run, by a fit that leaves out its device, family or vendor.
 
     Args:
         runs: Runs that have kernels.
         leave_out: ``device``, ``family`` or ``vendor``; ``model`` leaves out a tenth of the pairs of chip and model.
-        terms: The fit to all, near which the others are looked for.
-        of: The same runs as they are asked, if less is known of them then.
+        terms: The fit to all runs, from which the other fits start.
+        of: Runs to predict instead of ``runs``: the same ones, but only with facts that a call of ``chipwise.estimate``
+            states.
     """
     held = design(runs)
     asked = held if of is None else design(of)
@@ -268,7 +270,7 @@ def misses(
 def fits_without(
     runs: Sequence[Run], chips: Sequence[str], terms: dict[str, float]
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    """The terms that fit the runs of all other chips, for each of ``chips``, looked for near ``terms``."""
+    """Yields, for each of ``chips``, the terms fitted to the runs of all other chips, starting from ``terms``."""
     held = design(runs)
     learnt = np.array([run.plausible for run in runs], float)
     owner = np.array([run.chip for run in runs])

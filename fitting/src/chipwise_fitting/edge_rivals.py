@@ -1,7 +1,8 @@
-"""Simple rules that predictions of one user's runs are compared with, fitted to the same runs with the device left out.
+"""Simple rules that predict runs with one user, for comparison; a run is predicted by a fit without the run's group.
 
-Decoding: bytes over the sheet's bandwidth and an efficiency, plus a constant a layer. Prompts: FLOPs over the rate of
-the vector units and an efficiency, plus the same. Both constants are fitted to each class of chips of the table.
+The ideal time of a decode step is its bytes divided by the bandwidth, that of a prompt its FLOPs divided by the vector
+units' rate. The predicted time is a factor times the ideal time, plus a constant per layer. Factor and constant are
+fitted to each class of chips in the table.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from scipy.optimize import least_squares
 from chipwise.core.arrays import Float64Array
 from chipwise_fitting.edge_runs import Run
 
-SOFT = 0.1  # logarithm from which an error counts by its size, not by its square
+SOFT = 0.1  # the loss is linear in errors above this logarithm, quadratic in smaller ones
 
 
 def by_efficiency(runs: Sequence[Run], groups: Sequence[str], *, layers: bool = True) -> Float64Array:
-    """Logarithms of seconds by one efficiency, and a constant a layer, of the run's class.
+    """Predicts logarithms of seconds, with one factor and one constant per layer for each class of runs.
 
     Args:
         runs: Runs that have kernels.
-        groups: What is left out with each run: a run is predicted from those of its class and phase in other groups.
-        layers: Whether there is a constant a layer.
+        groups: Group of each run, which is left out: a run is predicted from runs of its class and phase in other
+            groups.
+        layers: Whether to fit a constant per layer.
 
     Returns:
-        One value a run, NaN where no run of its phase is left to learn from.
+        One value for each run, NaN if no other group has a run of the same phase.
     """
     found = np.full(len(runs), np.nan)
     left = np.array(groups)
@@ -50,7 +52,7 @@ def by_efficiency(runs: Sequence[Run], groups: Sequence[str], *, layers: bool = 
 
 
 def _constants(work: Float64Array, depth: Float64Array, truth: Float64Array, *, layers: bool) -> tuple[float, float]:
-    """What the ideal time is multiplied by, and seconds a layer, that fit best."""
+    """Fits the factor on the ideal time, and the seconds per layer."""
     first = float(np.median(truth - np.log(work)))
     if not layers:
         return float(np.exp(first)), 0.0

@@ -1,4 +1,4 @@
-"""Measured runs of one user: a table of prompt and decode speeds on chips that people own, as questions of kernels.
+"""Reads measured runs with one user: prompt and decode speeds on chips that people own, with the kernels of each run.
 
 Columns: row_id, device, device_class, variant, runtime, backend, model, quant, prompt_tokens, gen_tokens,
 decode_context, prefill_tokens_per_s, decode_tokens_per_s, quality. Rows marked doubtful are left out.
@@ -38,19 +38,19 @@ from chipwise_fitting.stand_ins import stand_in
 from chipwise_fitting.table_runs import number, packed_rows
 
 Phase = Literal["decode", "prefill"]
-EPOCHS = ("2025",)  # runs from before have terms that no prediction of today's versions has
-NEW_TOKENS = 128  # where a row does not say how many were made
-PROMPT = 512.0  # tokens, where a row does not say: what llama-bench takes
-SHORT_PROMPT = 8.0  # tokens of a prompt that a row calls short and does not count: a sentence
-CACHED_PROMPT = 8  # tokens that are read again of a prompt found in the cache: the end of a chat template
+EPOCHS = ("2025",)  # runs from before these years have extra terms, which predictions for today's versions lack
+NEW_TOKENS = 128  # generated tokens, if a row does not state them
+PROMPT = 512.0  # prompt tokens, if a row does not state them: the default of llama-bench
+SHORT_PROMPT = 8.0  # tokens of a prompt that a row calls short without their number: a sentence
+CACHED_PROMPT = 8  # tokens that are read again if a prompt is in the cache: the end of a chat template
 ASKED_AGAIN = re.compile(r"median run of (\d+) at prompt")
 CACHING = ("llama.cpp", "ollama", "mlx-lm")
-"""Servers that keep the last prompt's cache and find the next one in it, as they come."""
+"""Servers that by default keep the last prompt's cache and reuse it for the next prompt."""
 NEEDED = ("row_id", "device", "runtime", "model", "quant", "decode_tokens_per_s", "prefill_tokens_per_s")
 
 
 def matrix_advantage(device: DeviceProfile, part: str) -> float:
-    """How much faster the part's matrix units are than its vector units, at 16 or 8 bits; 1 where it has none."""
+    """Rate of the matrix units (16 or 8 bits) over that of the vector units of a CPU or GPU; 1 without matrix units."""
     vector = vector_flops_per_s(device, part)
     engines = [engine for engine in device.engines if engine.part == part]
     rates = [engine.rate(name) or 0.0 for engine in engines for name in ("fp16", "bf16", "int8")]
@@ -59,10 +59,11 @@ def matrix_advantage(device: DeviceProfile, part: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """The kernels of one measured pass, as arrays of one value a kernel.
+    """The kernels of one measured pass, as arrays with one value per kernel.
 
-    ``memory_s`` and ``compute_s`` are what ``local.demands`` says; ``launches`` counts the pieces of long prompts.
-    ``ideal_s`` is the pass at the sheet's bandwidth (decoding) or at its vector units' rate (prompts).
+    ``memory_s`` and ``compute_s`` come from ``local.demands``. ``launches`` counts launches: a kernel is launched once
+    for each piece of a long prompt. ``ideal_s`` is the time of the pass at the bandwidth in the data sheet (decoding),
+    or at the rate of the vector units (prompts).
     """
 
     counts: Float64Array
@@ -82,42 +83,42 @@ class Run:
     phase: Phase
     subset: str
     measured_s: float
-    tokens: float  # of the pass: rates are tokens over seconds
+    tokens: float  # tokens of the pass: rates are tokens over seconds
     device: DeviceProfile | None = None
     part: str = ""
     stack: str = ""
     model: str = ""
     kernels: Kernels | None = None
-    cached: bool = False  # whether the prompt had been read before, and was found in the cache
-    problem: str = ""  # why nothing can be predicted
+    cached: bool = False  # whether the prompt was found in the cache of an earlier run
+    problem: str = ""  # why the run cannot be predicted
 
     @property
     def chip(self) -> str:
-        """The name of the chip's sheet; empty where nothing can be predicted."""
+        """The name of the chip's data sheet; empty if the run cannot be predicted."""
         return "" if self.device is None else self.device.name.partition(":")[0]
 
     @property
     def engine(self) -> str:
-        """The class of the engine that runs it."""
+        """The class of the processor on which the run was measured, such as ``nvidia gpu`` or ``x86 cpu``."""
         assert self.device is not None
         return engine_class(self.device, self.part)
 
     @property
     def architecture(self) -> str:
-        """The part of the chip and the chip's architecture; empty where nothing can be predicted."""
+        """Part of the chip (CPU, GPU or NPU) and the chip's architecture; empty if the run cannot be predicted."""
         return "" if self.device is None else f"{self.part}|{self.device.architecture}"
 
     @property
     def interval_class(self) -> str:
-        """The class that its interval is measured on."""
+        """The class of runs from which the run's interval is computed."""
         assert self.device is not None
         return "cached prompt" if self.cached else interval_class(self.device, self.part)
 
     @property
     def plausible(self) -> bool:
-        """Whether the pass is learnt from: it computed what it says, faster than its arithmetic as no prompt is.
+        """Whether fits may learn from the run: it was not cached, and no prompt was faster than its arithmetic allows.
 
-        Makers of NPUs publish no rate of their arithmetic, so nothing there is too fast.
+        Makers of NPUs publish no rate of arithmetic, so no run on an NPU counts as too fast.
         """
         if self.cached:
             return False
@@ -128,17 +129,17 @@ class Run:
 
 
 def table_in(folder: Path) -> Path:
-    """The table of a folder, or the file itself."""
+    """Returns the path of the table in a folder, or the file itself."""
     return folder / "edge.csv.gz" if folder.is_dir() else folder
 
 
 def read_runs(path: Path, *, told: bool = True) -> list[Run]:
-    """Every phase that was timed of every row that is not doubtful.
+    """Reads a run for each timed phase of each row that is not marked doubtful.
 
     Args:
         path: The table.
-        told: Whether what only the row's remarks tell is known: threads, memory, age of the runtime. A question to
-            ``chipwise.estimate`` has none of it.
+        told: Whether to use facts that only the row's remarks state: threads, memory, age of the runtime. A call of
+            ``chipwise.estimate`` states none of these.
 
     Raises:
         SpecError: The table cannot be read, or lacks a column.
@@ -174,7 +175,7 @@ def _runs(row: dict[str, str]) -> Iterator[Run]:
 
 
 def _fills_context(model: str, prompt: float) -> bool:
-    """Whether a prompt is as long as the model's context: it is cut, so that its cache does not fit the next one."""
+    """Whether a prompt is as long as the model's context, so that it is cut and its cache cannot be reused."""
     try:
         return prompt >= resolve(stand_in(model)).max_tokens
     except ChipwiseError:
@@ -182,7 +183,7 @@ def _fills_context(model: str, prompt: float) -> bool:
 
 
 def asked(run: Run, row: Mapping[str, str], query_tokens: int, past_tokens: int) -> Run:
-    """The run with its kernels, or with the reason why it has none."""
+    """Returns the run with its kernels, or with the reason why it has none."""
     try:
         variant = row.get("variant") or ""
         device = datasheet.load(f"{row['device']}:{variant}" if variant.startswith("binned-") else row["device"])
@@ -200,10 +201,10 @@ def asked(run: Run, row: Mapping[str, str], query_tokens: int, past_tokens: int)
 
 
 def stack_of(row: Mapping[str, str]) -> str:
-    """The runtime as ``local.STACKS`` names it.
+    """Returns the name of the row's runtime in ``local.STACKS``.
 
     Raises:
-        UnknownName: It is none of these.
+        UnknownName: The runtime is not in ``local.STACKS``.
     """
     name = runtime_named(row["runtime"]).name
     if name == "llama.cpp" and row.get("backend") == "vulkan":
@@ -214,7 +215,7 @@ def stack_of(row: Mapping[str, str]) -> str:
 
 
 def part_of_row(row: Mapping[str, str], device: DeviceProfile, stack: str) -> str:
-    """The part of the chip that ran: as the row says, else the runtime's own."""
+    """Returns whether CPU, GPU or NPU ran the model: the part that the row states, else the runtime's usual one."""
     listed = {engine.part for engine in device.engines}
     for part, is_it in (
         ("npu", row.get("variant") == "npu"),
@@ -227,7 +228,7 @@ def part_of_row(row: Mapping[str, str], device: DeviceProfile, stack: str) -> st
 
 
 def as_it_ran(row: Mapping[str, str], device: DeviceProfile, phase: Phase) -> DeviceProfile:
-    """The processor with as many cores as the run had threads, and memory at the rate that the row tells."""
+    """Returns the processor with as many cores as the run had threads, and with memory of the speed in the row."""
     told = row.get("device_detail", "")
     threads = re.search(rf"{phase} with (?:the best count \()?(\d+)", told) or re.search(r"\b(\d+) threads", told)
     if threads is not None:
@@ -245,7 +246,7 @@ def as_it_ran(row: Mapping[str, str], device: DeviceProfile, phase: Phase) -> De
 def kernels_of(
     model: str, quant: str, device: DeviceProfile, part: str, stack: str, query_tokens: int, past_tokens: int
 ) -> Kernels:
-    """The kernels of one pass.
+    """Returns the kernels of one pass.
 
     Raises:
         UnknownName: The model or the format is not known.
@@ -286,13 +287,13 @@ def _terms(each: PlacedOp, device: DeviceProfile, part: str, stack: str) -> loca
 
 
 def epoch_of(date: str) -> str | None:
-    """The first of ``EPOCHS`` that a run is from before; None where it is of today, or of some time until then."""
+    """Returns the first of ``EPOCHS`` that is later than a run's date; None for newer runs or an unknown date."""
     years = re.findall(r"20\d\d", date)
     return next((epoch for epoch in EPOCHS if years and max(years) < epoch), None)
 
 
 def _dated(terms: local.Terms, device: DeviceProfile, part: str, epoch: str) -> local.Terms:
-    """With a term for versions from before ``epoch``."""
+    """Returns ``terms`` with additional terms for versions from before ``epoch``."""
     kind = engine_class(device, part)
     phase = terms.flops[0][0].partition("|")[0]
     content = next(name.rpartition("|")[2] for name, _ in terms.bytes if name.startswith(f"bytes|{kind}|"))
@@ -305,7 +306,7 @@ def _dated(terms: local.Terms, device: DeviceProfile, part: str, epoch: str) -> 
 
 
 def with_threads(device: DeviceProfile, threads: int) -> DeviceProfile:
-    """The chip with so many of its CPU cores, the fastest first; with all where there are no more."""
+    """Returns the chip with only this many of its CPU cores, the fastest first, or with all if it has fewer."""
     left, engines = float(threads), []
     for engine in device.engines:
         if engine.part == "cpu" and engine.units is not None:
@@ -319,7 +320,7 @@ def with_threads(device: DeviceProfile, threads: int) -> DeviceProfile:
 
 
 def without_dot_products(device: DeviceProfile) -> DeviceProfile:
-    """The chip for a program that was built without its instructions for products of int8."""
+    """Returns the chip as seen by a program that was built without the chip's int8 product instructions."""
     engines = tuple(
         replace(each, fma_per_clock={k: v for k, v in each.fma_per_clock.items() if k != "int8"})
         for each in device.engines
@@ -328,7 +329,7 @@ def without_dot_products(device: DeviceProfile) -> DeviceProfile:
 
 
 def with_bandwidth(device: DeviceProfile, bytes_per_s: float) -> DeviceProfile:
-    """The chip with memory of another rate."""
+    """Returns the chip with memory of a different bandwidth."""
     fact = Bandwidth(value=f"{bytes_per_s / 1e9:.6g} GB/s", source="as the run's row says")
     levels = tuple(replace(each, bandwidth=fact) if each.name == "dram" else each for each in device.memory)
     return replace(device, name=f"{device.name}:{bytes_per_s / 1e9:.4g} GB/s", memory=levels)

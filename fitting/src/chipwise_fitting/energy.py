@@ -1,7 +1,7 @@
-"""Energy of served models, images and videos: reading the tables, fitting, predicting.
+"""Energy of served models, images and videos: reads the tables, fits, and predicts.
 
-Seconds are fitted first; the watts' law then sees the shares that predicted seconds leave, from fits that had seen as
-little as the row's own prediction will.
+Seconds are fitted first. The law of watts is fitted next, with utilisations computed from the predicted seconds. A fit
+of watts that leaves a group out uses seconds from a fit that leaves out the same group.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from chipwise_fitting.table_runs import TableRun, fit_runs, fold_name, number, p
 SOURCE = "ml-energy/leaderboard 0cd52da: H100 and B200, vLLM and diffusers; figures learnt, no file copied"
 NEEDED = ("row_id", "gpu_model", "model_id", "num_gpus", "avg_power_watts")
 PROMPTS = {"gpqa": 250, "image-chat": 1200, "video-chat": 6000, "lm-arena-chat": 100, "sourcegraph-fim": 500}
-"""Tokens of a task's prompts, about; what is wrong with them is in the task's terms."""
+"""Approximate prompt tokens of each task; the task's fitted terms absorb the error."""
 UNKNOWN_PROMPT = 500
 KINDS = ("none", "model", "device")
 GPUS = {"H100": "h100-sxm", "B200": "b200-sxm", "H200": "h200-sxm", "A100": "a100-sxm-80gb"}
@@ -70,7 +70,7 @@ WATTS = {"awake": math.log(0.35), "memory": math.log(0.4), "compute": math.log(0
 
 
 def seconds_prior(name: str) -> tuple[float, float]:
-    """Where a term of seconds starts, and how far it is expected to be from there."""
+    """Returns the starting value of a term of seconds and the standard deviation of its prior around that value."""
     kind, *levels = name.split("|")
     if not levels:
         return START[kind], 1.0
@@ -78,21 +78,21 @@ def seconds_prior(name: str) -> tuple[float, float]:
 
 
 def watts_prior(name: str) -> tuple[float, float]:
-    """The same of a term of watts."""
+    """Returns the starting value of a term of watts and the standard deviation of its prior around that value."""
     kind, *levels = name.split("|")
     return (WATTS[kind], 0.5) if not levels else (0.0, 0.1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A row with what its laws need: ``law`` gives seconds of a step or a batch, ``unit`` its tokens or pictures."""
+    """A row with facts for its laws; ``law`` predicts the seconds of a step or batch of ``unit`` tokens or pictures."""
 
     row_id: str
     subset: str
     picture: bool
-    watts: float  # of one board
+    watts: float  # measured watts of one board
     boards: int
-    seconds: float | None = None  # measured, of what the law gives
+    seconds: float | None = None  # measured seconds of what ``law`` predicts
     unit: float = 1.0
     law: Law | None = None
     shares: Callable[[float], Shares] | None = None
@@ -102,11 +102,11 @@ class Measured:
     model: str = ""
     place: str = ""
     levels: tuple[str, ...] = ()
-    joules: float | None = None  # measured, a token or a picture
+    joules: float | None = None  # measured joules per token or picture
     problem: str = ""
 
     def run(self, law: Law | None, measured: float, rival: float | None = None) -> TableRun:
-        """The row as one of a table, with this law."""
+        """Returns the row as a ``TableRun`` with this law."""
         return TableRun(
             row_id=self.row_id,
             subset=self.subset,
@@ -124,7 +124,7 @@ class Measured:
 
 
 def read(path: Path) -> list[Measured]:
-    """Every row of every table of a folder, or of one file.
+    """Reads every row of every table in a folder, or of one file.
 
     Raises:
         SpecError: There is no table, or one lacks a column.
@@ -209,7 +209,7 @@ def _tokens(row: Mapping[str, str], base: Measured, device: Any, sort: str) -> M
 
 
 def model_named(name: str, parameters: float) -> DiffusionTransformer:
-    """The model that ``name`` holds the name of; else one of its size, with the width that such models have."""
+    """Returns the known model whose name occurs in ``name``, else a model with ``parameters`` and a typical width."""
     known = known_name(name)
     if known is not None:
         return KNOWN[known]
@@ -331,12 +331,12 @@ def _watts(row: Measured, held: Constants, drawn: Constants, kind: str) -> float
 
 
 def _joules(row: Measured, held: Constants, drawn: Constants, kind: str) -> float:
-    """Joules of all boards for one token or picture."""
+    """Returns the joules of all boards for one token or picture."""
     return _watts(row, held, drawn, kind) * row.boards * _predicted_s(row, held, kind) / row.unit
 
 
 def rows(truth: Path, leave_out: str) -> dict[str, list[Row]]:
-    """Every row's watts of all boards and joules of a token; of a picture with its seconds, where it makes pictures."""
+    """Predicts every row's watts over all boards, and joules per token or per picture; for pictures also seconds."""
     held = constants()
     kind = "device" if leave_out in ("family", "vendor") else leave_out
     columns: dict[str, list[Row]] = {"power_w": [], "joules_per_token": [], "latency_s": []}

@@ -1,9 +1,10 @@
 """Fits ``kernels/experts.py`` to the mixture-of-experts tables of aiconfigurator-core.
 
-Of a device and stack the latest version that timed a call counts, and of its kernels the fastest: runtimes choose so.
-Kernels that were timed as nobody serves them are left out first, see :func:`served`.
-Constants are pooled over devices, each device weighing the same; a network takes what they leave. Three situations are
-judged: unseen sites (a fifth of the (hidden, width, topk, experts) sites left out), unseen devices, unseen families.
+For each device and stack, a call is taken from the latest version that timed it, with its fastest kernel, because
+runtimes choose the fastest. Kernels that were timed differently from how they are served are left out first, see
+:func:`served`. Constants are pooled over devices with equal weights; a network corrects the remaining errors. Three
+situations are judged: unseen sites, unseen devices, and unseen families. A site is a combination of hidden, width, topk
+and experts; a fifth of the sites is left out.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ FORMATS = {
     "w4a8_mxfp4_mxfp8": ("mxfp4", "fp8"),
     "int4_wo": ("int4_g128", "bf16"),
 }
-"""The tables' names of formats -> (weights, activations)."""
+"""Maps the tables' names of formats to our (weights, activations)."""
 NOT_GATED = {(1024, 2688), (2048, 5120), (2688, 1856), (4096, 2688), (8192, 5120)}
-"""(hidden, width) of models whose experts have two matrices (Nemotron 3), as the tables' own kernel names say."""
+"""(hidden, width) of models whose experts have two matrices (Nemotron 3), according to kernel names in the tables."""
 KEY = ["num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size", "distribution"]
-BOUND = 1.4  # a factor of four either way
-MEMBERS = 2  # networks whose mean answers
-ROWS_PER_CELL = 2500  # of a device, stack and format
+BOUND = 1.4  # largest logarithm of a correction: a factor of four either way
+MEMBERS = 2  # number of networks, whose mean is the answer
+ROWS_PER_CELL = 2500  # maximum number of rows of a device, stack and format
 REACHES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-UNTUNED = 1.5  # times the wide format's time, in the median; the tables have kernels up to 1.3 and from 2.2 on
+UNTUNED = 1.5  # median ratio to the wide format's time; kernels in the tables have up to 1.3, or 2.2 and more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Rows of one device, stack, format, gating and routing: one vectorised operator, and what was measured."""
+    """Rows of one device, stack, format, gating and routing: one vectorised operator and its measured seconds."""
 
     device: datasheet.DeviceProfile
     stack: str
@@ -55,11 +56,11 @@ class Cell:
     op: ExpertsOp
     numbers: experts.Grouped
     measured_s: Float64Array
-    site: Float64Array  # a number that tells (hidden, width, topk, experts) apart
+    site: Float64Array  # a number that identifies (hidden, width, topk, experts)
 
 
 Answers = list[tuple[Cell, Float64Array]]
-"""Cells with the seconds predicted for them."""
+"""Cells, each with the predicted seconds of its rows."""
 
 
 def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -> Report:
@@ -89,7 +90,7 @@ def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -
 
 
 def read(tables: Path, *, seed: int, rows_per_cell: int = ROWS_PER_CELL) -> list[Cell]:
-    """The tables' rows as cells, at most ``rows_per_cell`` of a device, stack and format (drawn at random)."""
+    """Reads the tables' rows as cells, at most ``rows_per_cell`` for a device, stack and format (drawn at random)."""
     import pandas as pd
 
     frames = []
@@ -111,14 +112,14 @@ def read(tables: Path, *, seed: int, rows_per_cell: int = ROWS_PER_CELL) -> list
 
 
 def served(rows: Any) -> Any:
-    """The rows of a table of calls without kernels that nobody would serve with.
+    """Returns the rows of a table without kernels that were timed differently from how they are served.
 
-    A kernel of narrower weights reads fewer bytes and multiplies no slower than that of 16 bits. One (of a device,
-    stack, version and format) that takes more than ``UNTUNED`` times as long as bf16 in the same version, in the
-    median of the calls that both have, was not timed as it is served. In aiconfigurator-core 0.12.0 these are four:
-    vLLM 0.24's FP8 on H100 and H200 (FlashInfer's CUTLASS with its default tactic: vLLM picks the fastest when it
-    starts, the tool that timed them does not), and vLLM 0.19's 4-bit integers on H200 and B200 (the generic Triton
-    kernel, where vLLM serves with Marlin).
+    A kernel with narrower weights reads fewer bytes and multiplies no slower than one with 16 bits. If a kernel (of a
+    device, stack, version and format) takes more than ``UNTUNED`` times as long as bf16 in the same version, in the
+    median of their common calls, it was not timed as it is served. aiconfigurator-core 0.12.0 has four such kernels:
+    vLLM 0.24's FP8 on H100 and H200 (FlashInfer's CUTLASS with its default tactic; vLLM picks the fastest tactic when
+    it starts, but the tool that timed the kernels does not), and vLLM 0.19's 4-bit integers on H200 and B200 (the
+    generic Triton kernel, while vLLM serves with Marlin).
 
     Args:
         rows: Frame with the columns ``system``, ``stack``, ``order`` (the version), ``moe_dtype``, ``kernel_source``,
@@ -127,7 +128,7 @@ def served(rows: Any) -> Any:
     version = ["system", "stack", "order"]
     is_wide = rows.moe_dtype == "bfloat16"
     wide = rows[is_wide].groupby([*version, *KEY]).latency.min().rename("wide")
-    slower = rows.latency / rows.join(wide, on=[*version, *KEY]).wide  # unknown where bf16 was not timed
+    slower = rows.latency / rows.join(wide, on=[*version, *KEY]).wide  # unknown if bf16 was not timed
     kernel = [rows[name] for name in (*version, "moe_dtype", "kernel_source")]
     return rows[is_wide | ~(slower.groupby(kernel).transform("median") > UNTUNED)]
 
@@ -137,7 +138,7 @@ def _cell(name: Any, part: Any) -> Cell:
     device = datasheet.load(system)
     weights, activations = FORMATS[dtype]
     if activations == "fp8" and "fp8" not in device.peak_flops_per_s:
-        activations = "bf16"  # such devices widen the weights
+        activations = "bf16"  # devices without fp8 widen the weights
     size = {name: part[name].to_numpy(dtype=np.int64) for name in KEY if name != "distribution"}
     op = ExpertsOp(
         tokens=size["num_tokens"],
@@ -193,7 +194,7 @@ def _fit_fold(cells: list[Cell], facts: dict[str, Any], *, seed: int) -> tuple[d
 
 
 def _constants(cells: list[Cell]) -> dict[str, float]:
-    """Shares of the limits and launches of a stack and format: least mean |log error|, devices weighing the same."""
+    """Fits shares of peak rates and number of launches by least mean |log error|; all devices have equal weight."""
     from scipy.optimize import minimize
 
     power = experts.DEFAULTS["power"]
@@ -243,13 +244,13 @@ def _judge(
     seed: int,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Errors and half-widths of the three situations, and the reach that is best for unseen families."""
+    """Returns errors and half-widths of the three situations, and the best ``reach`` (see ``kernels/bounded.py``)."""
     sites = np.unique(np.concatenate([c.site for c in cells]))
     held = set(np.random.default_rng(seed + 1).choice(sites, size=max(1, len(sites) // 5), replace=False))
     kept = [_part(c, np.array([s not in held for s in c.site])) for c in cells]
     left = [_part(c, np.array([s in held for s in c.site])) for c in cells]
     found, network = _fit_fold([c for c in kept if len(c.measured_s)], facts, seed=seed)
-    progress("experts: sites fold fitted")
+    progress("experts: fitted without some sites")
     seen = _answers([c for c in left if len(c.measured_s)], facts, lambda c: (found, network), None)
 
     def outside(kind: str, reach: float, chosen: Iterable[Cell]) -> Answers:

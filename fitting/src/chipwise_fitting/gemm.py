@@ -1,8 +1,9 @@
-"""Fits what ships for matrix products from aiconfigurator's tables: constants, two kinds of network, half-widths.
+"""Fits the shipped model of matrix products to aiconfigurator's tables: constants, two kinds of network, half-widths.
 
-Left out everywhere: the sites of ``heldout-gemm.csv``; tables that time the host rather than the device (vLLM's
-block-scaled FP8, whose floor is 50 to 290 µs of dispatch); devices of other makers than NVIDIA, whose kernels share
-nothing with the rest. The networks' sizes and lengths were chosen by leaving out sites and devices of these tables.
+No fit uses the sites (pairs of n and k) in ``heldout-gemm.csv``, tables that time the host rather than the device
+(vLLM's block-scaled FP8, whose floor is 50 to 290 µs of dispatch), or devices of makers other than NVIDIA, whose
+kernels have nothing in common with NVIDIA's. Sizes and training lengths of the networks were chosen by leaving out
+sites and devices of these tables.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import numpy.typing as npt
 from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.errors import MissingExtra, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.predict.kernels.gemm import ANY, REACH, SHIPPED, class_of, distance, hardware
+from chipwise.predict.kernels.bounded import SHIPPED
+from chipwise.predict.kernels.gemm import ANY, REACH, class_of, distance, hardware
 from chipwise.predict.kernels.gemm_features import features
 from chipwise.predict.kernels.gemm_formats import path_of
 from chipwise.predict.kernels.gemm_network import Network
@@ -29,7 +31,7 @@ from chipwise_fitting.common import held_out, tables, within
 from chipwise_fitting.gemm_network import train
 from chipwise_fitting.report import Progress, Report, errors
 
-FORMATS = {  # theirs -> our weights and activations
+FORMATS = {  # name in the tables -> our weights and activations
     "bfloat16": ("bf16", "bf16"),
     "fp8": ("fp8", "bf16"),
     "fp8_block": ("fp8_block", "bf16"),
@@ -41,11 +43,11 @@ FORMATS = {  # theirs -> our weights and activations
 HOST_BOUND = {("vllm", "fp8_block")}
 FAMILIES = {"hopper": ("h100-sxm", "h200-sxm"), "blackwell": ("b200-sxm", "gb200", "b300-sxm", "gb300")}
 SINGLE_FAMILIES = {"family:ampere": "device:a100-sxm-80gb", "family:ada": "device:l40s"}
-PHYSICS_ROWS, TRANSFER_ROWS = 500, 6000  # of each device, stack and path
+PHYSICS_ROWS, TRANSFER_ROWS = 500, 6000  # maximum number of rows of each device, stack and path
 SEEN_EPOCHS = 6  # passes over the rows
-STRENGTH = 0.03  # of priors, against the mean over rows
-SKETCH = 40  # quantiles of the misses of one device and path
-CHECK_SHARE = 0.15  # of sites, to measure the network of seen devices
+STRENGTH = 0.03  # weight of priors relative to the mean over rows
+SKETCH = 40  # number of quantiles that are stored of the errors on one device and path
+CHECK_SHARE = 0.15  # share of sites left out to judge the network of seen devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ class Group:
         return f"{self.stack}|{self.machine.path.name}"
 
     def some(self, rows: npt.NDArray[Any]) -> Group:
-        """The group with these rows alone."""
+        """Returns the group with only these rows."""
         return Group(
             device=self.device,
             machine=self.machine,
@@ -80,13 +82,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Physics:
-    """Fitted constants."""
+    """The fitted constants of the physical formula."""
 
     shared: dict[str, float]
     own: dict[str, dict[str, float]]
 
     def of(self, group: Group) -> tuple[Float64Array, Float32Array]:
-        """log(measured / physics), and the features as (rows, features)."""
+        """Returns log(measured / physics), and the features as (rows, features)."""
         own = self.own.get(group.key) or self.own.get(f"vllm|{group.machine.path.name}") or self.own["vllm|bf16"]
         found = parts(group.m, group.n, group.k, group.machine, self.shared, own)
         x_FR = features(group.m, group.n, group.k, group.machine, found)
@@ -132,7 +134,7 @@ def fit(tables_root: Path, out: Path, *, progress: Progress) -> Report:
 
 
 def read(root: Path) -> Iterable[Group]:
-    """The rows to fit on."""
+    """Reads the rows to which the model is fitted."""
     away = held_out("gemm")
     for table in tables(root, "gemm", "gemm"):
         if table.device.vendor != "NVIDIA":
@@ -159,7 +161,7 @@ def read(root: Path) -> Iterable[Group]:
 
 
 def fit_physics(groups: list[Group]) -> Physics:
-    """Constants of all products from vLLM's tables, then those of each other stack and path alone."""
+    """Fits the shared constants to vLLM's tables, then separate constants of every other stack and path."""
     few = [_sample(group, PHYSICS_ROWS) for group in groups]
     first = [group for group in few if group.stack == "vllm"]
     keys = sorted({group.key for group in first})
@@ -186,7 +188,7 @@ def fit_physics(groups: list[Group]) -> Physics:
 def _solve(
     groups: list[Group], priors: list[tuple[float, float]], unpack: Callable[[Float64Array], Physics]
 ) -> Float64Array:
-    """Least squares of log errors (soft beyond 15 %) with priors; every class of devices has the same say."""
+    """Minimises squared log errors (linear beyond 15 %) with priors; all classes of devices have equal weight."""
     try:
         from scipy.optimize import least_squares
     except ImportError as error:
@@ -208,7 +210,7 @@ def _solve(
 
 
 def _shares(groups: list[Group]) -> list[float]:
-    """Weight of a row of each group, so that classes of devices have equal weight; the mean over rows is 1."""
+    """Weight of each group's rows, such that all classes of devices have equal weight; the mean over rows is 1."""
     sizes: dict[str, int] = {}
     for group in groups:
         name = class_of(group.device)
@@ -218,7 +220,7 @@ def _shares(groups: list[Group]) -> list[float]:
 
 
 def transfer(groups: list[Group], physics: Physics, *, seed: int) -> Network:
-    """The network for devices that are not named: it knows classes of siblings, and the general case."""
+    """Trains the network for devices without measurements; its inputs name a class of devices or a general class."""
     keys = sorted({group.key for group in groups})
     names = [f"{ANY}|{key}" for key in keys]
     names += sorted({f"{class_of(group.device)}|{group.key}" for group in groups})
@@ -243,7 +245,7 @@ def transfer(groups: list[Group], physics: Physics, *, seed: int) -> Network:
 
 
 def _miss(group: Group, physics: Physics, net: Network, seen: Mapping[str, Any]) -> Float64Array:
-    """log(predicted / measured) of a device that was left out."""
+    """Returns log(predicted / measured) of a device by a fit that left the device out."""
     y, x = physics.of(group)
     kind = f"{class_of(group.device)}|{group.key}"
     trust = 1.0
@@ -255,9 +257,9 @@ def _miss(group: Group, physics: Physics, net: Network, seen: Mapping[str, Any])
 def _sketches(
     misses: Mapping[str, Float64Array], away: tuple[str, ...], left: Mapping[str, tuple[str, ...]]
 ) -> dict[str, Any]:
-    """For siblings and strangers: device -> path -> quantiles of |miss|, from devices left out other than ``away``.
+    """Returns situation (sibling, unseen) -> device -> path -> quantiles of absolute errors, without devices ``away``.
 
-    A device's misses as a stranger are those of the fold that left out its whole class.
+    For ``unseen``, a device's errors are those of the fold that left out the device's whole class.
     """
     siblings = {device for group in left.values() if len(group) > 1 for device in group}
     found: dict[str, dict[str, dict[str, list[float]]]] = {"sibling": {}, "unseen": {}}
@@ -273,7 +275,9 @@ def _sketches(
 def _seen(
     groups: list[Group], physics: Physics, progress: Progress
 ) -> tuple[Network, dict[str, float], dict[str, float]]:
-    """The network that knows devices by name; its errors and half-widths from sites left out of a first training."""
+    """Trains the network that knows devices by name; a first training run without some sites gives its errors and
+    half-widths.
+    """
     sites = sorted({site for group in groups for site in zip(group.n, group.k, strict=True)})
     chosen = np.random.default_rng(5).random(len(sites)) < CHECK_SHARE
     check = {site for site, away in zip(sites, chosen, strict=True) if away}
@@ -341,7 +345,7 @@ def _half(name: str, array: Float32Array) -> npt.NDArray[Any]:
 
 
 def _rounded(value: Any) -> Any:
-    """Numbers with six significant digits."""
+    """Rounds all numbers in ``value`` to six significant digits."""
     if isinstance(value, Mapping):
         return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, tuple | list):

@@ -1,4 +1,4 @@
-"""Training of the network that corrects the physics of products (see ``kernels/gemm_network.py``). Needs torch."""
+"""Trains the network that corrects the physics of products (see ``kernels/gemm_network.py``). Needs torch."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def train(
     general: npt.NDArray[np.int64] | None = None,
     forget: float = 0.0,
 ) -> Network:
-    """A network for ``targets`` (logarithms), by mean absolute error.
+    """Trains a network that predicts ``targets`` (logarithms), by mean absolute error.
 
     Args:
-        x_RF: Features, one row a kernel.
-        kinds: Index into ``names`` of each row.
+        x_RF: Features, one row for each kernel.
+        kinds: Each row's index into ``names``.
         targets: log(measured / physics).
         names: The kinds of kernels.
         hidden: Widths of the two layers.
         epochs: Passes over the rows.
         bound: Targets are clipped to ± this.
-        seed: Of weights and order.
-        weight_decay: Of AdamW.
-        weights: Of rows; equal if absent.
-        general: For each kind the index of the kind that stands for devices not named.
-        forget: Share of rows that are shown as their general kind.
+        seed: Random seed of the first weights and the order of rows.
+        weight_decay: Weight decay of AdamW.
+        weights: Weights of the rows; equal if absent.
+        general: For each kind, the index of the general kind that represents devices not known by name.
+        forget: Share of rows that are trained as their general kind.
     """
     try:
         import torch
@@ -86,7 +86,7 @@ def train(
 
 
 def _forward(x: Any, named: Any, layers: Any, tables: Any) -> Any:
-    """What the network answers for rows of features and their kinds."""
+    """Computes the network's output for rows of features and their kinds."""
     from torch.nn.functional import leaky_relu, linear
 
     first, second, last = layers

@@ -1,7 +1,7 @@
-"""Half-widths of the 90 % intervals of served runs, from the errors of fits that had not seen the run's device.
+"""Half-widths of the 90 % intervals of served runs, from the errors of fits that left out the run's device.
 
-A sort of run that was measured on one other device alone gets half as much more; one that was measured on none gets
-twice the widest of the same kind of model.
+If a sort of run was measured on only one device, its half-width is multiplied by 1.5. If it was measured on none, it
+gets twice the widest half-width of the same kind of model (dense, or mixture of experts).
 
 References:
     Vovk, Gammerman and Shafer 2005, Algorithmic Learning in a Random World (split conformal prediction).
@@ -18,18 +18,18 @@ from chipwise.core.statistics import conformal_half_width
 from chipwise.predict.served.intervals import DENSE, KERNELS, MIXTURES, Names
 
 INSIDE = 0.9
-LEAST_RUNS = 30  # of a sort on a device: fewer do not determine a 90 % quantile
+LEAST_RUNS = 30  # minimum number of runs of a sort on a device; fewer do not determine a 90 % quantile
 ONE_DEVICE, NO_DEVICE = 1.5, 2.0
 
 
 def half_widths(errors: Float64Array, sort: Names, devices: Names, kernels: Float64Array) -> Mapping[str, float]:
-    """The half width of each sort, from the runs of devices that are not asked about.
+    """Returns the half-width of each sort of run.
 
     Args:
-        errors: Logarithms of measured over predicted, one a run.
-        sort: Of each run.
-        devices: Of each run.
-        kernels: Half widths of the kernels of each run's decode step.
+        errors: ln(measured / predicted) of each run, by fits that left out the run's device.
+        sort: Sort of each run.
+        devices: Device of each run.
+        kernels: Half-widths of the kernels of each run's decode step.
     """
     found: dict[str, float] = {}
     for name in (*DENSE, *MIXTURES):

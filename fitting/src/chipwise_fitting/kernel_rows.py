@@ -1,4 +1,4 @@
-"""Measured products and attention calls against the kernel models."""
+"""Predicts measured matrix products and attention calls with the kernel models."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _ATTENTION = (
 
 
 def gemm(truth: Path, leave_out: LeaveOut) -> list[Row]:
-    """Rows of ``gemm.csv``: system, backend, dtype, m, n, k, latency_s."""
+    """Predicts the rows of ``gemm.csv``: system, backend, dtype, m, n, k, latency_s."""
     rows = read_rows(truth, required=("row_id", "system", "dtype", "m", "n", "k", "latency_s"), known=_GEMM)
     times = _latencies(rows, truth)
     return _predict([{"op": "matmul", **row} for row in rows], times, leave_out, subset=lambda row: row["system"])
 
 
 def attention(truth: Path, leave_out: LeaveOut) -> list[Row]:
-    """Rows of ``attention.csv``: phase, system, backend, batch, tokens, heads, formats, latency_s."""
+    """Predicts the rows of ``attention.csv``: phase, system, backend, batch, tokens, heads, formats, latency_s."""
     rows = read_rows(
         truth, required=("row_id", "phase", "system", "num_heads", "attn_dtype", "latency_s"), known=_ATTENTION
     )

@@ -1,7 +1,7 @@
-"""Kernel times in another benchmark suite: a factor and added seconds for each kind of kernel.
+"""Converts our kernel times to those of another laboratory: a factor and added seconds for each kind of kernel.
 
-Laboratories lock clocks or do not, warm caches or not, and count a launch or leave it out, so that their tables differ
-by almost a constant. ``chipwise validate layers`` compares in the other's terms.
+Laboratories differ in whether they lock clocks, warm caches and count a launch, so their times differ by almost
+constant factors. ``chipwise validate layers`` therefore predicts times as the other laboratory measures them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from chipwise.predict.kernels import times_of
 from chipwise.predict.whole_runs.sums import Amount, Constants, Law, load, named
 
 DATA = Path(__file__).parent / "data" / "layers.json"
-STACK = "vllm"  # whose kernels ours are
+STACK = "vllm"  # the stack whose kernels are predicted
 
 
 def timed_law(op: Op, device: DeviceProfile, sort: str) -> Law:
-    """Seconds of ``op`` as the other laboratory times it, its sizes numbers or arrays.
+    """Returns the law for the time of ``op`` that the other laboratory measures; sizes are numbers or arrays.
 
     Raises:
         Unsupported: The device lacks a rate.

@@ -1,7 +1,7 @@
 """Fits ``kernels/latent.py`` to the latent-attention tables of aiconfigurator-core.
 
-The kernels alone, as SGLang and TensorRT-LLM run them, for DeepSeek V3's widths. What the tables call a module
-(products around the kernel included) is left out.
+Only the kernels are fitted, as SGLang and TensorRT-LLM run them, for DeepSeek V3's widths. Rows that the tables call
+modules, which include the matrix products around the kernel, are left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ from chipwise_fitting.attention import FORMATS, version_key
 from chipwise_fitting.attention_model import Cell, Recipe, fit_cells
 from chipwise_fitting.report import Progress, Report
 
-WIDTHS = {"kv_rank": 512, "rope_size": 64, "nope_size": 128, "value_size": 128}  # DeepSeek V2, V3 and R1, Kimi K2
+WIDTHS = {
+    "kv_rank": 512,
+    "rope_size": 64,
+    "nope_size": 128,
+    "value_size": 128,
+}  # those of DeepSeek V2, V3 and R1, Kimi K2
 RECIPE = Recipe(
     kind="latent",
     tables="data/*/mla/*/*/{context,generation}_mla_perf.parquet",
@@ -44,7 +49,7 @@ def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -
 
 
 def read(tables: Path) -> Iterator[Cell]:
-    """The tables' rows as cells: of a device and stack the latest version that timed the kernels alone."""
+    """Yields the tables' rows as cells, from each device and stack's latest version that timed the kernels alone."""
     try:
         import pandas as pd
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""Kernels of a layer that another laboratory timed: reading its files, fitting its factor, predicting.
+"""Kernels of a layer that another laboratory timed: reads the files, fits the laboratory's factors, predicts times.
 
-A file's name says device, model and tensor-parallel degree; a row's is the file's name and its line.
+A file's name states device, model and tensor-parallel degree; a row is named after its file and line.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from chipwise_fitting.sums_fit import Fit, at
 from chipwise_fitting.table_runs import TableRun, fit_runs, number, packed_rows, write_constants
 
 SOURCE = "casys-kaist/LLMServingSim 5daddb2 (MIT)"
-EVERY = 40  # the fit sees one row of so many of a kernel; neighbours hardly differ
+EVERY = 40  # one row in this many of a kernel is fitted, because neighbours hardly differ
 DEVICES = {"a6000": "rtx-a6000", "rtx4090": "rtx-4090", "tpu-v6e-1": "tpu-v6e"}
 NAME = re.compile(
     r"(?P<device>.+?)-(?P<model>(?P<vendor>meta-llama|microsoft|Qwen|mistralai|google)-.+?)(-bf16)?-tp(?P<tp>\d+)-(?P<sort>[a-z_]+)$"
@@ -59,12 +59,12 @@ class Timed:
 
     @property
     def sort(self) -> str:
-        """What the rows are listed under."""
+        """The heading under which the rows are listed."""
         return f"{self.device.name if self.device else self.file} {self.kernel}"
 
 
 def read(path: Path) -> list[Timed]:
-    """Every kernel of every file of a folder, or of one file.
+    """Reads every kernel of every file in a folder, or of one file.
 
     Raises:
         SpecError: There is no file, or one cannot be read.
@@ -101,7 +101,7 @@ def _kernels(path: Path) -> Iterator[Timed]:
 
 
 def seconds_of(row: Mapping[str, str]) -> float | None:
-    """The measured time, in whatever unit the file's head names."""
+    """Returns the measured time in seconds; the head of the file names its unit."""
     for name, unit in (("latency(ns)", 1e-9), ("p50_ns", 1e-9), ("time_us", 1e-6)):
         if name in row:
             value = number(row[name])
@@ -113,7 +113,7 @@ def seconds_of(row: Mapping[str, str]) -> float | None:
 
 
 def kernel_of(row: Mapping[str, str]) -> str:
-    """The kernel that a row times."""
+    """Returns the name of the kernel that a row measures."""
     if name := row.get("layer_name") or row.get("layer"):
         return name
     if "n_decode" in row:
@@ -141,7 +141,7 @@ def _timed(
 
 
 def theme_of(kernel: str) -> str:
-    """The sort of a kernel, for what the laboratories differ by."""
+    """Returns the sort of a kernel; laboratories differ by a factor and a constant for each sort."""
     if "norm" in kernel:
         return "norm"
     if kernel.startswith("attention") or kernel in ("act_fn", "embedding", "attn"):
@@ -160,14 +160,14 @@ def _column(rows: Sequence[Mapping[str, str]], name: str) -> np.ndarray:
 
 
 def _ops(kernel: str, arch: ArchSpec, tp: int, rows: Sequence[Mapping[str, str]]) -> Iterator[Op]:
-    """The operators of a kernel, sizes as arrays of one value a row.
+    """Yields the operators of a kernel, with sizes as arrays of one value per row.
 
     Raises:
         Unsupported: The kernel has no operator.
     """
     mixer = arch.layers[0].attention
     if not isinstance(mixer, Attention):
-        raise Unsupported(f"{arch.name} has no attention of grouped queries in its first layer")
+        raise Unsupported(f"{arch.name} has no grouped-query attention in its first layer")
     heads, kv_heads, size = max(1, mixer.heads // tp), max(1, mixer.kv_heads // tp), mixer.head_size
     if kernel.startswith("attention"):
         yield from _attention(kernel, rows, heads, kv_heads, size)
@@ -245,7 +245,7 @@ def _attended(
 
 
 def prior(name: str) -> tuple[float, float]:
-    """Where a term starts, and how far it is expected to be from there."""
+    """Returns the starting value of a term and the standard deviation of its prior around that value."""
     kind, *levels = name.split("|")
     return (0.0, 0.5 if kind == "factor" else 1.5) if not levels else (0.0, 0.3 if kind == "factor" else 1.0)
 
@@ -268,7 +268,7 @@ def _run(timed: Timed, i: int) -> TableRun:
 
 
 def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
-    """Fits to the files and writes ``layers.json``."""
+    """Fits the law's terms to the files and writes ``layers.json``."""
     timed = [each for each in read(tables) if each.law]
     runs = [_run(each, i) for each in timed for i in range(0, len(each.lines), EVERY)]
     progress(f"{len(runs)} rows of {len(timed)} kernels")
@@ -279,7 +279,7 @@ def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
 
 
 def rows(truth: Path, leave_out: str) -> dict[str, list[Row]]:
-    """Every row with its prediction."""
+    """Predicts every row of the files."""
     held, found = constants(), []
     for timed in read(truth):
         if timed.law is None or timed.device is None or timed.least is None:

@@ -1,8 +1,8 @@
-"""Predicts runs of vLLM under load by replaying its scheduler on top of predicted step times, and fits what that needs.
+"""Predicts runs of vLLM under load by replaying its scheduler with predicted step times, and fits the constants.
 
-Of a judged run only its load is used. What is fitted is fitted to runs of other models: what a request takes outside
-the engine, a factor of the steps of mixtures, the loads of the two lighter workloads, whose rates no run states. Six
-numbers; dense models and the scheduler itself have none.
+Only the load of a run is used to predict it; constants are fitted to runs of other models. There are six constants: two
+for the time of a request outside the engine, a factor on the steps of mixtures of experts, and three rates of requests
+for the two lighter workloads, which no run states. Dense models and the scheduler itself have no fitted constants.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from chipwise_fitting.score import Row
 LIGHTER = {"general-lite": (2.5, 6.0), "reasoning-lite": (1.5,)}
 """Requests per second by stage of the workloads whose rates no run states.
 
-The ratio of 2.4 follows from the weights of the two stages in the row of both; the level was chosen as the round number
-at which replays of these runs agree with the others of their models.
+The second rate of general-lite is 2.4 times the first. This ratio follows from the weights of the two stages in the
+table's row for both stages. The rates are round numbers, chosen so that replays of these runs are consistent with other
+runs of the same models.
 """
 PUBLISHED = """\
-published figures, not of the same rows: BLIS (fitted on H100; median error, H100) end to end 6.7 %, its P99 9.2 %, \
+published figures, for different rows: BLIS (fitted on H100; median error, H100) end to end 6.7 %, its P99 9.2 %, \
 TTFT 17.6 %, its P99 29 %; A100 15.7 %, L40S 13.3 % end to end (devices not seen); over its own 38 runs 11.8 % end to \
 end, 22.8 % TTFT, all answered. Of those 38 runs LLM-Optimizer answers 36, AIConfigurator 19, Vidur 4, LLMServingSim 1 \
 (github.com/inference-sim/inference-sim, pull request 944). AIConfigurator's planner: 30 % in time per token, 76 % in \
@@ -43,23 +44,23 @@ SEED = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """What runs under load add to step times: seconds of a request outside the engine, a factor of mixtures' steps.
+    """Constants of runs under load: seconds of a request outside the engine, and a factor on the steps of mixtures.
 
-    ``request_s`` before a request is scheduled, ``jitter_s`` the mean of an exponential delay of its answer.
+    ``request_s`` passes before a request is scheduled; ``jitter_s`` is the mean of an exponential delay of the answer.
     """
 
     request_s: float = 0.003
     jitter_s: float = 0.002
     mixture: float = 0.87
-    half_width: float = 0.2  # of 90 % intervals, in logarithms
+    half_width: float = 0.2  # half-width of 90 % intervals, in logarithms
 
 
 FITTED = Constants()
-"""Fitted to all runs of the table; used for runs that it does not hold."""
+"""Constants fitted to all runs of the table; used for runs that are not in the table."""
 
 
 def load(truth: Path, out: Path) -> list[Row]:
-    """Predicts the runs of the folder ``truth``, writes the predictions to ``out``; rows by source, device and metric.
+    """Predicts the runs in the folder ``truth``, writes the predictions to ``out`` and returns a row for each metric.
 
     Raises:
         SpecError: The folder holds none of the three tables, or one lacks a column.
@@ -91,7 +92,11 @@ def load(truth: Path, out: Path) -> list[Row]:
                     predicted=value,
                     low=low,
                     high=high,
-                    problem=found if isinstance(found, str) else "" if value else f"no load is known of {run.workload}",
+                    problem=found
+                    if isinstance(found, str)
+                    else ""
+                    if value
+                    else f"no load is known for {run.workload}",
                 )
             )
             lines.append(_line(run.name, stage, metric, value, low, high))
@@ -101,7 +106,7 @@ def load(truth: Path, out: Path) -> list[Row]:
     unique = {(line["experiment"], line["stage"], line["metric"]): line for line in lines if line["value"] is not None}
     write_rows(
         out,
-        list(unique.values()),  # a run may stand in both tables
+        list(unique.values()),  # a run may be in both tables
         ("experiment", "stage", "metric", "value", "low_value", "high_value"),
     )
     return rows
@@ -125,13 +130,13 @@ FITTED_WITHOUT_FACTORS = Constants(mixture=1.0)
 
 
 def fitted(others: Sequence[Experiment], plain: dict[str, dict[tuple[int, str], float] | str]) -> Constants:
-    """Constants of runs: medians of measured over replayed, those of overloaded runs left out.
+    """Fits constants to runs that were not overloaded: medians of measured over replayed times.
 
     Args:
-        others: Runs of other models than the one that is predicted.
-        plain: What each run was replayed as without factors.
+        others: Runs of models other than the predicted one.
+        plain: Each run's replayed times without factors, or why it could not be replayed.
 
-    With fewer than four stages of mixtures the factor is that of the shipped fit.
+    With fewer than four measured stages of mixtures of experts, the shipped factor is used.
     """
     ratios: list[float] = []
     misses = []
@@ -152,7 +157,7 @@ def fitted(others: Sequence[Experiment], plain: dict[str, dict[tuple[int, str], 
 
 
 def is_mixture(model: str) -> bool:
-    """Whether a model has experts; False of models that are not known."""
+    """Whether a model has experts; False for an unknown model."""
     try:
         arch = resolve(model)
     except ChipwiseError:
@@ -161,9 +166,9 @@ def is_mixture(model: str) -> bool:
 
 
 def _predicted(run: Experiment, constants: Constants) -> dict[tuple[int, str], float] | str:
-    """Seconds by (stage, metric), of stage -1 for all stages together; the reason where there are none."""
+    """Maps (stage, metric) to seconds (stage -1: all stages together), or returns why they cannot be predicted."""
     if not run.stages:
-        return f"no load is known of the workload {run.workload!r}"
+        return f"no load is known for the workload {run.workload!r}"
     asked = Request(
         model=run.model, deployment=Deployment(device=run.device, tp=run.tp, runtime="vllm", weights=run.weights)
     )
@@ -201,12 +206,12 @@ def _factor(model: str, constants: Constants) -> float:
 
 
 def slowed(copy: Replica, factor: float) -> Replica:
-    """A replica all of whose steps take ``factor`` times as long."""
+    """Returns a replica whose steps all take ``factor`` times as long."""
     return replace(copy, table=copy.table.scaled(factor))
 
 
 def _metrics(served: Served, chosen: np.ndarray, tokens: float) -> dict[str, float]:
-    """The metrics of the chosen requests; the time per token by the ``tokens`` that the client counts in an answer."""
+    """Computes metrics of the chosen requests; time per token uses the ``tokens`` that clients count in an answer."""
     ttft = (served.first_s - served.arrival_s)[chosen]
     e2e = (served.last_s - served.arrival_s)[chosen]
     after = max(tokens - 1, 1.0)
@@ -219,7 +224,7 @@ def _metrics(served: Served, chosen: np.ndarray, tokens: float) -> dict[str, flo
 
 
 def _recorded_rows(run: Recorded, constants: Constants, lines: list[dict[str, object]]) -> list[Row]:
-    """Of every request of a recorded run its TTFT and end-to-end time, and the percentiles of all."""
+    """Predicts TTFT and end-to-end time of every request of a recorded run, and their percentiles."""
     asked = Request(
         model=run.model,
         deployment=Deployment(device=run.device, tp=run.tp, runtime="vllm"),

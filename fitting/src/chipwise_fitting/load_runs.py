@@ -1,8 +1,9 @@
-"""Reads measured runs under load: what was asked of an engine, and what was measured of it, kept apart.
+"""Reads measured runs under load: the load on an engine, and separately what was measured.
 
-Two tables (``load_runs.csv``: one row a run and stage, with its load; ``load_percentiles.csv``: one row a metric) and
-folders of runs whose requests stand one by one (``requests/``). Where a row of percentiles does not state its load, it
-is that of a run of the same workload and stage; ``WORKLOADS`` holds those that no run of the table has.
+There are two tables (``load_runs.csv``: one row for each run and stage, with its load; ``load_percentiles.csv``: one
+row for each metric) and folders of runs with single requests (``requests/``). If a row of percentiles does not state
+its load, the load of a run with the same workload and stage is used; ``_STATED`` has the loads for folders without such
+a run.
 """
 
 from __future__ import annotations
@@ -22,32 +23,33 @@ from chipwise.hardware import datasheet
 from chipwise.predict.load.load import Load
 
 METRICS = ("e2e_mean", "e2e_p90", "e2e_p99", "itl_mean", "ttft_mean", "ttft_p90", "ttft_p99")
-SEQUENCES = 128  # --max-num-seqs of all runs of the table that state it
-TIMEOUT_S = 300.0  # of the clients: no answer of an overloaded run took longer, and the others failed
-PAUSE_S = 30.0  # between two stages of a run
+SEQUENCES = 128  # --max-num-seqs, equal in all runs of the table that state it
+TIMEOUT_S = 300.0  # timeout of the clients: no answer of an overloaded run took longer, and the others failed
+PAUSE_S = 30.0  # pause between two stages of a run
 
 WORKLOADS = ("general-lite", "reasoning-lite", "codegen", "general", "roleplay", "reasoning")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageLoad:
-    """What one stage of a run asks of the engine.
+    """The load of one stage of a run.
 
-    ``outputs`` are tokens as the client counts them in the text of an answer, which are not those that were made: the
-    load generator asks for ``asked`` tokens, ends of text ignored, and an answer's text is cut into tokens again.
+    ``outputs`` are tokens as the client counts them in the text of an answer. They differ from the generated tokens:
+    the load generator asks for ``asked`` tokens, ignoring ends of text, and the client tokenises the answer's text
+    again.
     """
 
     rate_per_s: float
     requests: int
     prompt_tokens: float
     outputs: tuple[float, float, float, float]  # mean, median, P90, P99
-    prompts: int  # distinct ones, sent again and again
-    asked: int | None = None  # None where the run does not say
+    prompts: int  # number of different prompts, which are sent again and again
+    asked: int | None = None  # None if the run does not state it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """A run of an engine under load, its settings, and what was measured: seconds by (stage, metric)."""
+    """A run of an engine under load and its settings; ``measured`` maps (stage, metric) to seconds."""
 
     name: str
     source: str
@@ -65,7 +67,7 @@ class Experiment:
 
 
 def workload_of(name: str, said: str = "") -> str:
-    """The workload that a run's name or its column says; the name knows of the lighter variants."""
+    """Returns the workload that a run's name or column states; only the name states lighter variants."""
     for known in WORKLOADS:
         if re.search(rf"(?:^|[-_]){known}(?:$|[-_])", name):
             return known
@@ -73,7 +75,7 @@ def workload_of(name: str, said: str = "") -> str:
 
 
 def device_of(name: str) -> str:
-    """The data sheet that a table's name of a GPU means: the whole name, or its first word."""
+    """Returns the data sheet of the GPU that a table names, found by the full name or its first word."""
     for tried in (name, re.split(r"[\s_]|-\d", name.strip())[0]):
         try:
             return datasheet.load(tried.strip().lower().replace(" ", "-")).name
@@ -83,10 +85,10 @@ def device_of(name: str) -> str:
 
 
 def runs(folder: Path) -> list[Experiment]:
-    """The runs of ``load_runs.csv``, with the load that each states; none where there is no such table.
+    """Reads the runs of ``load_runs.csv``, with the load that each states; none if there is no such table.
 
     Raises:
-        SpecError: The table lacks a column or holds what is no number.
+        SpecError: The table lacks a column, or a cell is not a number.
     """
     path = folder / "load_runs.csv"
     if not path.exists():
@@ -157,15 +159,15 @@ def _number(row: Mapping[str, str], name: str, path: Path) -> float:
 def percentiles(
     folder: Path, known: Sequence[Experiment], lighter: Mapping[str, tuple[float, ...]]
 ) -> list[Experiment]:
-    """The runs of ``load_percentiles.csv``, with loads of runs of the same workload.
+    """Reads the runs of ``load_percentiles.csv``, with loads of runs of the same workload.
 
     Args:
-        folder: Holds the table; none is no fault.
+        folder: Folder of the table, which may be missing.
         known: The runs that state their loads.
-        lighter: Requests per second by stage of workloads that no run states.
+        lighter: Requests per second of each stage, for workloads whose rates no run states.
 
     Raises:
-        SpecError: The table lacks a column or holds what is no number.
+        SpecError: The table lacks a column, or a cell is not a number.
     """
     path = folder / "load_percentiles.csv"
     if not path.exists():
@@ -212,7 +214,7 @@ def percentiles(
 def _usual(
     workload: str, stage: int, known: Sequence[Experiment], lighter: Mapping[str, tuple[float, ...]]
 ) -> StageLoad | None:
-    """The load of a workload's stage, as other runs state it; None of a workload that nobody states."""
+    """Returns the load of a workload's stage, as other runs state it; None if none states it."""
     same = [run.stages[stage] for run in known if run.workload == workload and stage in run.stages]
     if same:
         return sorted(same, key=lambda each: each.outputs[0])[len(same) // 2]
@@ -238,14 +240,15 @@ _STATED: Mapping[str, tuple[tuple[float, ...], float, float, tuple[float, float,
     "roleplay": ((6.0,), 1200.0, 787.0, (253.5, 253.0, 256.0, 259.0), 50, 251),
     "reasoning": ((4.0,), 1200.0, 1080.0, (1430.0, 1448.0, 1450.0, 1450.0), 23, 1448),
 }
-"""Requests per second by stage, seconds of a stage, tokens of a prompt, answers' mean, median, P90 and P99, distinct
-prompts, tokens asked for: as the table's runs state them, for folders that hold other runs."""
+"""Requests per second by stage, seconds of a stage, tokens of a prompt, tokens of an answer (mean, median, P90 and
+P99), number of different prompts, requested tokens: as the table's runs state them, for folders that hold other runs.
+"""
 
 
 def load_of(run: Experiment, *, seed: int) -> tuple[Load, np.ndarray]:
-    """The requests of all stages of a run, one after another, and the stage of each.
+    """Returns the requests of all stages of a run, one after another, and the stage of each.
 
-    Stages send the same few prompts again and again, each of which is found in the cache from the second time on.
+    Stages send the same few prompts again and again; from the second time on, a prompt is found in the cache.
     """
     rng = np.random.default_rng(seed)
     arrivals, prompts, news, stages, which = [], [], [], [], []
@@ -271,9 +274,9 @@ def load_of(run: Experiment, *, seed: int) -> tuple[Load, np.ndarray]:
 
 
 def answers(outputs: tuple[float, float, float, float], shares: np.ndarray) -> np.ndarray:
-    """Tokens of answers at ``shares`` of their distribution, whose mean, median, P90 and P99 are ``outputs``.
+    """Returns the quantiles ``shares`` of the tokens of answers, given their mean, median, P90 and P99 (``outputs``).
 
-    The lower half goes evenly from what the mean leaves for it to the median.
+    Below the median, tokens rise linearly from a lowest value, which is chosen such that the mean is right.
     """
     mean, median, p90, p99 = outputs
     rest = 0.4 * (median + p90) / 2 + 0.09 * (p90 + p99) / 2 + 0.01 * p99
@@ -285,7 +288,7 @@ def answers(outputs: tuple[float, float, float, float], shares: np.ndarray) -> n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """A run whose requests were recorded one by one: settings, the load, and seconds since each request's arrival."""
+    """A run with a record of every request: settings, the load, and seconds since each request's arrival."""
 
     name: str
     model: str
@@ -302,7 +305,7 @@ class Recorded:
 
 
 def recorded(folder: Path) -> list[Recorded]:
-    """The runs of the folders below ``requests/``; none where there are none.
+    """Reads the runs of the folders below ``requests/``, if any.
 
     Raises:
         SpecError: A file is missing or lacks a field.
@@ -353,6 +356,6 @@ def _recorded(place: Path) -> Recorded:
 
 
 def _card(name: str) -> str:
-    """``RTXPRO6000`` and ``NVIDIA GeForce RTX 4090`` as data sheets name them."""
+    """Converts names such as ``RTXPRO6000`` and ``NVIDIA GeForce RTX 4090`` to those of data sheets."""
     short = re.sub(r"nvidia|geforce|blackwell|workstation edition", "", name.lower()).strip()
     return re.sub(r"^rtx[\s-]*(pro)?[\s-]*", lambda found: "rtx-pro-" if found[1] else "rtx-", short).replace(" ", "-")

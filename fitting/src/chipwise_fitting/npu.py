@@ -1,8 +1,8 @@
-"""Files on Qualcomm's NPUs: reading AI Hub's table, fitting the law by class of operator, predicting what was left out.
+"""Files on Qualcomm's NPUs: reads AI Hub's table, fits rates of classes of operators, and predicts left-out runs.
 
-The works of the table's models (``data/npu_works.csv.gz``) were counted from exports of public architectures; see
-``docs/notes/validation.md``. Errors are logarithms with heavy tails, and each model in a number format weighs the
-same, however many chips it ran on. A family is a line of architectures, such as all ResNets.
+The amounts of work of the table's models (``data/npu_works.csv.gz``) were counted from exports of public architectures;
+see ``docs/notes/validation.md``. Errors are logarithms with heavy tails, and each model in a number format has the same
+weight, however many chips it ran on. A family is a line of architectures, such as all ResNets.
 """
 
 from __future__ import annotations
@@ -37,26 +37,28 @@ WORKS = Path(__file__).parent / "data" / "npu_works.csv.gz"
 SOURCE = "published runs of Qualcomm AI Hub (qai-hub-models 0.65.0, BSD-3-Clause)"
 NEEDED = ("model", "component", "precision", "device", "runtime", "ms")
 PRECISIONS = ("float", "w8a16", "w8a8")
-NOISE = 0.1  # of a model, as a logarithm
-PER_MODEL = 4.0  # runs that a model in one number format counts for
-STEPS, REFINED = 30, 6  # of a fit; of one without some runs, from the fit to all
-DEVIATION = {
-    "format": (1.0, 1.0),  # of all rates in a unit, in one number format
-    "runtime": (0.2, 0.2),  # in one number format; there in one kind of rate
-    "chip": (0.5, 0.25, 0.1),  # as a whole; in one kind of rate or one number format; in both
+NOISE = 0.1  # standard deviation of a model's logarithm
+PER_MODEL = 4.0  # weight of a model in one number format, in runs
+STEPS, REFINED = 30, 6  # steps of a fit, and of a fit without some runs that starts from the fit to all
+DEVIATION = {  # standard deviations of terms, by levels
+    "format": (1.0, 1.0),  # all rates of a unit in one number format
+    "runtime": (0.2, 0.2),  # for a number format; for one kind of rate in a format
+    "chip": (0.5, 0.25, 0.1),  # for all rates; for one kind of rate or one format; for one kind in one format
 }
 RATE_DEVIATION = {"": 1.5, "float": 0.15, "w8a16": 0.15, "w8a8": 0.5}
-"""Of a rate from its nominal value; in one number format, from what all rates in its unit have in common there:
-products take 0.5 in all, 8-bit activations in all rates."""
+"""Standard deviations of the priors of rates. Key ``""``: of a rate's deviation from its nominal value. Other keys: of
+a rate's further deviation in this number format, beyond the deviation that all rates of the unit share in the format.
+Rates of products use 0.5 in every format; with 8-bit activations, all rates do.
+"""
 PRODUCTS = ("conv", "pointwise", "matmul", "product", "weights", "batched")
-PARTS = 8  # of the families, each left out with each chip
-DRAWS = 8  # of such results, for each chip and format
+PARTS = 8  # parts of the families, each left out together with each chip
+DRAWS = 8  # random draws of results for teaching, for each chip and format
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Amounts of work of a model, by number format."""
+    """A model's work: ``amounts`` maps each number format to the amounts of work of each class."""
 
     family: str
     amounts: dict[str, dict[str, float]]
@@ -77,12 +79,12 @@ class NpuRun:
 
     @property
     def setting(self) -> tuple[str, str, str, str]:
-        """What equal rows have in common."""
+        """Model, format, runtime and chip; rows with the same setting count once."""
         return self.model, self.precision, self.runtime, self.chip.name
 
 
 def works(path: Path = WORKS) -> dict[str, Work]:
-    """The works of models, by ``model`` or ``model|part`` in lower case."""
+    """Maps ``model`` or ``model|part``, in lower case, to its amounts of work."""
     found: dict[str, Work] = {}
     for row in csv.DictReader(io.StringIO(gzip.decompress(path.read_bytes()).decode())):
         own = found.setdefault(row["model"], Work(family=row["family"], amounts={}))
@@ -91,7 +93,7 @@ def works(path: Path = WORKS) -> dict[str, Work]:
 
 
 def name_of(model: str, component: str) -> tuple[str, str]:
-    """Names under which a row's work may be known: of the part, and of the whole model."""
+    """Returns the names under which a row's work may be known: the part's name, and the whole model's name."""
     whole = model.removesuffix("_quantized")
     for line in ("opus_mt", "intern3_5_vl"):
         whole = line if whole.startswith(line) else whole
@@ -99,7 +101,7 @@ def name_of(model: str, component: str) -> tuple[str, str]:
 
 
 def read(path: Path) -> list[NpuRun]:
-    """Rows on NPUs in the fit's formats and runtimes whose model's work is known.
+    """Reads the rows on NPUs, in the fit's formats and runtimes, of models whose work is known.
 
     Raises:
         SpecError: The table cannot be read, lacks a column, or has no such row.
@@ -131,7 +133,7 @@ def _runs(rows: Sequence[dict[str, str]], known: dict[str, Work]) -> Iterator[Np
 
 
 def law_of(run: NpuRun) -> Law:
-    """The summands of a run."""
+    """Returns the summands of a run's time."""
     return tuple(
         Amount(
             amount * npu_law.NOMINAL_S[name],
@@ -143,7 +145,7 @@ def law_of(run: NpuRun) -> Law:
 
 
 def prior(name: str) -> tuple[float, float]:
-    """Where a term starts, and how far it is expected to be from there."""
+    """Returns the starting value of a term and the standard deviation of its prior around that value."""
     kind, *levels = name.split("|")
     if kind not in DEVIATION:
         product = bool(levels) and kind.startswith(PRODUCTS)
@@ -159,7 +161,7 @@ class Fitted:
         firsts: dict[tuple[str, str, str, str], NpuRun] = {}
         for run in runs:
             firsts.setdefault(run.setting, run)
-        self.runs = list(firsts.values())  # one of equal settings: devices with one chip hardly differ
+        self.runs = list(firsts.values())  # one run of each setting, because devices with the same chip hardly differ
         counts = Counter((run.model, run.precision) for run in self.runs)
         self._weights = np.array([PER_MODEL / counts[run.model, run.precision] for run in self.runs])
         self._fit = Fit(prior=prior, noise=NOISE)
@@ -167,20 +169,20 @@ class Fitted:
         self.theta = self._fit.descend(self._held, self._weights, steps=STEPS)
 
     def terms(self, theta: Float64Array) -> dict[str, float]:
-        """The terms that ship."""
+        """Returns the terms for chipwise to ship: rounded, and without those that are about zero."""
         pairs = zip(self._held.names, theta, strict=True)
         return {name: round(float(v), 3) for name, v in pairs if abs(v) >= 0.001}
 
     def without(self, left_out: Mask) -> Float64Array:
-        """The terms of a fit without some runs."""
+        """Returns the terms of a fit that leaves some runs out."""
         return self._fit.descend(self._held, self._weights * ~left_out, self.theta, steps=REFINED)
 
     def misses(self, theta: Float64Array) -> Float64Array:
-        """log(predicted / measured) of every run."""
+        """Returns log(predicted / measured) of every run with the terms ``theta``."""
         return np.asarray(self._held.predicted(theta)[0] - self._held.measured)
 
     def left_out(self, kind: str) -> Float64Array:
-        """log(predicted / measured) of every run by a fit without its ``family`` or its ``chip``."""
+        """Returns log(predicted / measured) of every run, by a fit that leaves out its ``family`` or its ``chip``."""
         groups = np.array([run.family if kind == "family" else run.chip.name for run in self.runs])
         missed = np.empty(len(self.runs))
         for group in sorted(set(groups)):
@@ -189,16 +191,16 @@ class Fitted:
         return missed
 
     def after_results(self, *, seed: int = 0, parts: int = 0) -> tuple[Float64Array, list[int]]:
-        """What a fit without a run's chip misses once that chip is taught by :data:`RESULTS` other models.
+        """Errors on a chip that was left out of the fit and then taught from results of :data:`RESULTS` other models.
 
         Args:
             seed: Random seed of the draws of results.
-            parts: Number of parts into which the families are divided, each of which is left out of the fit and of the
-                results before it is predicted; 0 leaves none out.
+            parts: Number of parts into which the families are divided. Each part is left out of the fit and of the
+                results before its runs are predicted; 0 leaves no family out.
 
         Returns:
-            log(predicted / measured), and the place of the run of each; runs come once for each draw of results in
-            their number format. The models of the results are not predicted.
+            log(predicted / measured), and the index of each value's run; a run occurs once for each draw of results in
+            its number format. Models that are drawn as results are not predicted.
         """
         random = np.random.default_rng(seed)
         families = random.permutation(sorted({run.family for run in self.runs}))
@@ -223,7 +225,7 @@ class Fitted:
     def _after(
         self, there: Sequence[int], part: Set[str], terms: Mapping[str, float], random: np.random.Generator
     ) -> Iterator[tuple[int, float]]:
-        """Places and misses of the runs ``there``, of one chip and format, after each draw of results."""
+        """Yields indices and errors of the runs ``there`` (of one chip and format), for each draw of results."""
         models = sorted({self.runs[place].model for place in there if self.runs[place].family not in part})
         if len(models) < 2 * RESULTS:
             return
@@ -246,13 +248,13 @@ def _result(run: NpuRun) -> FileResult:
 
 
 def seconds_of(run: NpuRun, terms: Mapping[str, float]) -> float:
-    """Seconds of a run with these terms."""
+    """Predicts the seconds of a run with these terms."""
     rates = npu_law.rates(terms, run.chip, run.runtime, run.precision)
     return sum(amount * rates[name] for name, amount in run.amounts.items())
 
 
 def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
-    """Fits to the table and writes ``npu_law.json``.
+    """Fits the law's terms to the table and writes ``npu_law.json``.
 
     Raises:
         SpecError: The table holds no run of a model whose work is known.
@@ -262,7 +264,7 @@ def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
     progress(f"{len(fitted.runs)} runs of {len(models)} models in {len({run.family for run in fitted.runs})} families")
     family, chip = fitted.left_out("family"), fitted.left_out("chip")
     widths = half_widths(fitted.runs, family, chip)
-    for place, taught in taught_half_widths(fitted).items():  # results never widen an interval
+    for place, taught in taught_half_widths(fitted).items():  # teaching must never widen an interval
         alone = place.replace("taught", "chip")
         widths |= {place: taught, alone: max(widths[alone], taught)}
     found = {
@@ -279,7 +281,10 @@ def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
 
 
 def taught_half_widths(fitted: Fitted) -> dict[str, float]:
-    """Half-widths that held nine in ten of new families on new chips after results of other families."""
+    """Half-widths that contain nine in ten errors for new families on new chips.
+
+    The chips were taught with results of other families.
+    """
     after, places = fitted.after_results(parts=PARTS)
     formats = np.array([fitted.runs[place].precision for place in places])
     return {
@@ -290,7 +295,7 @@ def taught_half_widths(fitted: Fitted) -> dict[str, float]:
 
 
 def half_widths(runs: Sequence[NpuRun], family: Float64Array, chip: Float64Array) -> dict[str, float]:
-    """Half-widths that held nine in ten, by situation and number format; a new chip adds to a new family."""
+    """Half-widths per number format that contain nine in ten errors: for new families, and for these on new chips."""
     found = {}
     for precision in PRECISIONS:
         own = np.array([run.precision == precision for run in runs])
@@ -298,6 +303,6 @@ def half_widths(runs: Sequence[NpuRun], family: Float64Array, chip: Float64Array
             continue
         new = conformal_half_width(family[own])
         found[f"family|{precision}"] = round(new, 3)
-        # the chip's own share: what leaving it out adds to the misses of the models' terms
+        # the chip's own share: what leaving it out adds to the errors of the models' terms
         found[f"chip|{precision}"] = round(max(new, math.hypot(new, conformal_half_width((chip - family)[own]))), 3)
     return found

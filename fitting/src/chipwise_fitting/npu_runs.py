@@ -1,12 +1,13 @@
-"""Measured language models on Qualcomm's chips, as runs of one user: a table of AI Hub's figures.
+"""Reads AI Hub's table of language models on Qualcomm's chips, as runs with one user.
 
 Columns: row_id, component, precision, device, runtime, context, ttft_min_ms, ttft_max_ms, tokens_per_s. A compiled
-graph computes over its whole context at every step; Genie itself keeps graphs of several lengths and takes the shortest
-that holds what was said. The shortest time to a first token is that of a piece of a prompt, the longest of a full one.
+graph computes over its whole context at every step; Genie has graphs of several lengths and takes the shortest one that
+holds the conversation. Prompts are processed in pieces. The shortest TTFT belongs to a prompt of one piece, the longest
+to a prompt that fills the context.
 
-GenieX runs llama.cpp as well. Its rows do not name the part of the chip: of one model and context there are three,
-taken as those of CPU, GPU and NPU in this order (the first decodes fastest on laptops, the third reads prompts
-fastest).
+GenieX also runs llama.cpp. Its rows for llama.cpp do not say whether the CPU, GPU or NPU ran the model. There are three
+such rows for each model and context; they are taken to be CPU, GPU and NPU in this order (the first row has the fastest
+decoding on laptops, the third the fastest prompts).
 """
 
 from __future__ import annotations
@@ -20,20 +21,21 @@ from chipwise_fitting.table_runs import number, packed_rows
 
 TABLE = "phones_llm.csv.gz"
 NEEDED = ("row_id", "component", "precision", "device", "runtime", "context", "tokens_per_s")
-PIECE = 128.0  # tokens of a prompt that a graph takes at once
+PIECE = 128.0  # prompt tokens that a graph processes at once
 SHORTEST = 512.0  # context of Genie's shortest graph
 GGUF = "geniex_llamacpp"
 PARTS = ("cpu", "gpu", "npu")
 REPEATED = ("Dragonwing Q-8750", "Dragonwing IQ-X7181", "SA8255P ADP", "SA8650P ADP")
-"""Devices with the chip of another one of the table: their figures are the other's."""
+"""Devices that repeat the figures of another device in the table, which has the same chip."""
 CHIPS = {"Samsung Galaxy S26": "snapdragon-8-elite-gen5"}
-"""Chips of phones that are sold with one of two."""
+"""The chip that is assumed for phones that are sold with either of two chips."""
 CONTRADICTED = {("genie", "Snapdragon X Elite CRD")}
-"""Genie's graphs decode there at 40 % of the speed of GenieX, which runs the same files; everywhere else at 120 %."""
+"""Pairs of runtime and device that are left out: on these devices Genie decodes at 40 % of the speed of
+GenieX, which runs the same files; on all other devices at 120 %."""
 
 
 def read_npu_runs(folder: Path) -> list[Run]:
-    """Decode steps and prompts of the folder's table; none where it has no such table.
+    """Reads decode steps and prompts from the folder's table; none if it has no such table.
 
     Raises:
         SpecError: The table lacks a column.
@@ -47,7 +49,7 @@ def read_npu_runs(folder: Path) -> list[Run]:
 
 
 def parts_of(rows: list[dict[str, str]]) -> dict[str, str]:
-    """The part of the chip on which each row of GenieX with llama.cpp ran, where a setting has one row for each."""
+    """Returns the part of the chip that ran each row of GenieX with llama.cpp, for settings with three rows."""
     settings: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
         if row["runtime"] == GGUF:
@@ -63,7 +65,7 @@ def _runs(row: Mapping[str, str], part: str | None) -> Iterator[Run]:
         return
     device = CHIPS.get(device, device)
     if part == "gpu" and not any(each.dtypes() for each in datasheet.load(f"{device}:gpu").engines):
-        return  # its rate is not published, so that it says nothing of others
+        return  # its rate is not published, so nothing about other GPUs can be learnt from it
     context = number(row["context"]) or 0.0
     named = {"device": device, "model": row["component"], "quant": row["precision"], "runtime": runtime, "date": "2026"}
     named["variant"] = part or "npu"
@@ -74,7 +76,9 @@ def _runs(row: Mapping[str, str], part: str | None) -> Iterator[Run]:
     if rate:
         timed.append(("decode", 1.0, 1 / rate, (1, round(SHORTEST if runtime == "genie" else context))))
     ends = [(PIECE, row.get("ttft_min_ms")), (context, row.get("ttft_max_ms"))]
-    for tokens, told in ends[:1] if gguf else ends:  # the longest is there the shortest times the number of pieces
+    for tokens, told in (
+        ends[:1] if gguf else ends
+    ):  # in those rows the longest is the shortest times the number of pieces
         if milliseconds := number(told):
             timed.append(("prefill", tokens, milliseconds / 1e3, (round(tokens), 0)))
     for phase, tokens, seconds, step in timed:

@@ -1,7 +1,7 @@
-"""Tables of single operators: the kernel models price each row, or say why they cannot.
+"""Tables of single operators: the kernel models predict the time of each row, or say why they cannot.
 
-``op`` names the operator; the columns of its sizes are those of ``OPERATORS``. Rows that differ only in sizes are
-priced together.
+The column ``op`` names the operator; ``OPERATORS`` lists the columns with its sizes. Rows that differ only in sizes are
+predicted together.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ANSWERED = ("latency_s", "low_s", "high_s", "compute_s", "memory_s", "launch_s",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of row: an operator's columns with defaults (None: required), and its constructor."""
+    """A kind of row: the columns of an operator with defaults (None: required), and the operator's constructor."""
 
     columns: Mapping[str, int | None]
     make: Callable[[Mapping[str, Any], str, str], Op]  # sizes, number format, format of the cache
@@ -170,9 +170,9 @@ ASKED = ("row_id", "op", "device", "runtime", "dtype", "kv_dtype", *SIZES)
 
 
 def ops_file(path: Path, out: Path, *, fold: str | None = None) -> tuple[int, int]:
-    """Writes the CSV file ``path`` with its answers to ``out``; returns the number of rows and of failed rows.
+    """Reads the CSV file ``path``, adds predictions and writes ``out``; returns the numbers of all and of failed rows.
 
-    Unknown columns are copied behind the known ones.
+    Unknown columns are copied after the known ones.
 
     Raises:
         SpecError: The file cannot be read as a table, or lacks a column.
@@ -188,7 +188,7 @@ def ops_file(path: Path, out: Path, *, fold: str | None = None) -> tuple[int, in
 
 
 def price_rows(rows: Sequence[Mapping[str, str]], *, fold: str | None = None) -> list[dict[str, Any]]:
-    """The rows in order, with their answers. ``error`` is the reason why a row has none, else empty."""
+    """Returns the rows in order with their predictions; ``error`` says why a row has none, and is empty otherwise."""
     answers: list[dict[str, Any]] = [
         {**{RENAMED.get(name, name): text for name, text in row.items()}, "error": ""} for row in rows
     ]
@@ -217,7 +217,7 @@ def price_rows(rows: Sequence[Mapping[str, str]], *, fold: str | None = None) ->
 
 
 def _constants(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes as integer arrays; a window, and whether latents are absorbed, are single numbers."""
+    """Returns sizes as integer arrays; the window, and whether latents are absorbed, stay single numbers."""
     single = {"window", "absorbed"}
     return {name: int(values[0]) if name in single else values.astype(np.int64) for name, values in columns.items()}
 

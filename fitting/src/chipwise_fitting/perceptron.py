@@ -1,4 +1,4 @@
-"""Training of the networks of ``kernels/perceptron.py``. Needs torch."""
+"""Trains the networks of ``kernels/perceptron.py``. Needs torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chipwise.predict.kernels.perceptron import Perceptron
 
 BATCH = 1024
 RATE = 3e-3
-CORNER = 0.02  # errors below it count squared: the noise of repeated measurements is about that
+CORNER = 0.02  # errors below this count squared; it is about the noise of repeated measurements
 
 
 def train(
@@ -28,18 +28,18 @@ def train(
     seed: int,
     forget: float = 0.0,
 ) -> Perceptron:
-    """A network for ``targets`` by Huber's loss on logarithms.
+    """Trains a network that predicts ``targets``, by Huber's loss on logarithms.
 
     Args:
         inputs: (rows, inputs).
         targets: (rows,) logarithms of measured over physics.
-        weights: (rows,) of the loss.
-        identity: Columns that name a device or design: not standardised, and set to zero in the share ``forget`` of
-            the rows of a step, so that the network also answers where it is told none.
+        weights: (rows,) weights in the loss.
+        identity: Columns that identify a device or design: not standardised, and set to zero in the share ``forget`` of
+            the rows of a step, so that the network also predicts for unidentified ones.
         hidden: Widths of the hidden layers.
-        epochs: Times that every row is seen.
-        bound: Greatest correction.
-        seed: Of the first weights and the order of rows.
+        epochs: Passes over the rows.
+        bound: Largest correction.
+        seed: Random seed of the first weights and the order of rows.
         forget: See ``identity``.
 
     Raises:

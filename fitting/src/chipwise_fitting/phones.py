@@ -1,4 +1,4 @@
-"""Parts of models on Qualcomm chips: reading AI Hub's table, fitting, predicting.
+"""Parts of models on Qualcomm chips: reads AI Hub's table, fits, and predicts.
 
 The law is a product, so its logarithm is linear in the terms: fits are ridge regressions with reweighted errors.
 """
@@ -43,28 +43,28 @@ from chipwise_fitting.table_runs import (
 FILE = "phones.csv.gz"
 SOURCE = "PyPI qai-hub-models 0.65.0, models/*/perf.yaml (BSD-3-Clause)"
 NEEDED = ("row_id", "model", "component", "precision", "device", "runtime", "ms")
-PARTS = 10  # that models are left out in
+PARTS = 10  # number of parts in which models are left out
 NOISE = 0.04
-PER_PART = 100.0  # rows that a part counts for at most
-SAME = 0.003  # a term of a fold that is no farther from that of the fit to all is the same
-TINY = 0.003  # a term below is zero
+PER_PART = 100.0  # maximum weight of a part, in rows
+SAME = 0.003  # a fold's term is not stored if it differs by less than this from the fit to all rows
+TINY = 0.003  # smaller terms are zero
 CHIP_NAMES = frozenset(chip.name for chip in CHIPS.values())
 DEVIATION = {"part": 1.0, "kind": 0.5, "runtime": 0.25, "chip": 0.3}
 SIZES = {"counted": 1.0, "plain": 1.0, "layers": 1.0, "counted size": 0.1, "plain size": 0.1, "layers size": 0.3}
 Terms = Callable[[str | None], Mapping[str, float]]
-"""The terms of a fold."""
+"""Function that returns the terms of a fold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A row: its run, and what the fits see of it."""
+    """A row of the table: its run, and the facts that the fits use."""
 
     run: PartRun
     told: TableRun
 
 
 def read(path: Path) -> list[Part]:
-    """Every row that was timed.
+    """Reads every row that was timed.
 
     Raises:
         SpecError: The table cannot be read, or lacks a column.
@@ -100,7 +100,7 @@ def _part(row: dict[str, str]) -> Part:
 
 
 def deviation(name: str) -> float:
-    """How far a term is expected to be from zero."""
+    """Returns the standard deviation of a term's prior around zero."""
     kind, *levels = name.split("|")
     if kind in SIZES:
         return SIZES[kind] if not levels else 0.05
@@ -109,14 +109,14 @@ def deviation(name: str) -> float:
     if kind == "chip" and levels[0].startswith(("npu", "phone", "laptop", "car", "board", "small")):
         return 0.5
     if kind == "chip" and levels[0] not in CHIP_NAMES:
-        return 0.05  # what sets a device apart from others with its chip
+        return 0.05  # how a device differs from others with the same chip
     return DEVIATION[kind]
 
 
 def ridge(
     matrix: csr_array, target: Float64Array, weight: Float64Array, spread: Float64Array, start: Float64Array
 ) -> Float64Array:
-    """The terms with the least weighted squared error over ``NOISE`` and deviation over ``spread``, robustly."""
+    """Fits terms by robust weighted least squares: of errors / ``NOISE``, and of the terms' deviations / ``spread``."""
     theta, transposed = start, matrix.T.tocsr()
     squared = matrix.multiply(matrix).tocsr()
     for _ in range(6):
@@ -135,7 +135,7 @@ def ridge(
 
 
 def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
-    """Fits to the table and writes ``phones.json.gz`` and ``phone_models.json.gz``.
+    """Fits the law's terms to the table and writes ``phones.json.gz`` and ``phone_models.json.gz``.
 
     Raises:
         SpecError: The table holds no row.
@@ -189,7 +189,7 @@ def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
 
 
 def write_catalogue(parts: Sequence[Part], out: Path) -> None:
-    """Writes which parts models have, and how many operators each has when compiled for a unit in a precision."""
+    """Writes each model's parts, and each part's number of operators when compiled for a unit in a precision."""
     layers: dict[str, dict[str, dict[str, list[float]]]] = {}
     for part in parts:
         run = part.run
@@ -208,12 +208,16 @@ def write_catalogue(parts: Sequence[Part], out: Path) -> None:
 
 
 def split_of(model: str) -> str:
-    """Which tenth of the models a model is left out with."""
+    """Names the group of models (a tenth of all) with which a model is left out."""
     return f"part {zlib.crc32(model.encode()) % PARTS}"
 
 
 def widths(parts: Sequence[Part], misses: dict[str, npt.NDArray[np.float64]]) -> dict[str, float]:
-    """Half-widths by what was seen: the part there, only others of the device, only the part elsewhere, neither."""
+    """Maps ``SITUATION|PLACE`` to a half-width. PLACE is the place of a run, or ``*`` for all runs.
+
+    Fits without the run's model give ``seen``, without its device ``sibling``, without its chip ``chip``. Fits to all
+    runs give ``known``; ``unseen`` combines ``seen`` and ``chip``.
+    """
     found: dict[str, float] = {}
     for place in ("*", *sorted({part.told.place for part in parts})):
         chosen = [i for i, part in enumerate(parts) if place in ("*", part.told.place)]
@@ -226,7 +230,7 @@ def widths(parts: Sequence[Part], misses: dict[str, npt.NDArray[np.float64]]) ->
 
 
 def rows(truth: Path, leave_out: str) -> dict[str, list[Row]]:
-    """Every row with its prediction. All chips are of one vendor: leaving it out leaves out the row's chip."""
+    """Predicts every row. All chips are from one vendor, so ``vendor`` leaves out only the row's chip."""
     parts, held = read(table_in(truth, FILE)), constants()
     kind = "family" if leave_out == "vendor" else leave_out
     rivals = rival_answers([part.told for part in parts], kind)

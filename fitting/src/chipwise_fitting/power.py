@@ -1,7 +1,7 @@
 """Fits ``predict/kernels/power.py`` to the kernel tables that carry power (B200, vLLM 0.22.0: attention and experts).
 
-Calls listed in ``data/heldout-power.txt`` are dropped first: one fingerprint of a call's sizes and formats a line.
-Errors are judged on a tenth of the remaining calls, and on whole configurations (heads or experts) left out.
+Calls listed in ``data/heldout-power.txt``, with one fingerprint of sizes and formats on each line, are dropped first.
+Errors are measured on a tenth of the remaining calls, and on left-out configurations (heads or experts).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EPOCHS = 120
 
 
 def fingerprints(calls: Any) -> list[str]:
-    """12 hexadecimal digits of SHA-256 over operator, sizes and formats of each row of a data frame with ``op``."""
+    """Returns 12 hexadecimal digits of SHA-256 over operator, sizes and formats, for each row of a data frame."""
     found = []
     kinds = {op: KEYS["moe" if op == "moe" else "attention"].split() for op in set(calls["op"])}
     for row in calls.to_dict("records"):
@@ -97,7 +97,7 @@ def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -
 
 
 def read(tables: Path, phase: str) -> Any:
-    """The rows of one table that carry power and are not held out, in the columns of ``power_rows.py``."""
+    """Reads one table's rows that state power and are not held out; adds the columns of ``power_rows.py``."""
     import pandas as pd
 
     frame = pd.read_parquet(tables / "data" / "b200_sxm" / TABLES[phase])
@@ -108,7 +108,7 @@ def read(tables: Path, phase: str) -> Any:
 
 
 def _numbers(calls: Any) -> dict[str, Any]:
-    """Shares, network inputs and watts, in the order of the rows."""
+    """Returns shares of peak rates, network inputs and watts, in the order of the rows."""
     size = len(calls)
     kind = "moe" if calls["op"].iloc[0] == "moe" else "attention"
     numbers: dict[str, Any] = {"compute": np.zeros(size), "memory": np.zeros(size), "power": calls["power"].to_numpy()}
@@ -124,7 +124,7 @@ def _numbers(calls: Any) -> dict[str, Any]:
 
 
 def _constants(parts: list[dict[str, Any]], floor: float, limit: float) -> dict[str, float]:
-    """The formula's three constants: least mean |log error|, each kind of kernel weighing the same."""
+    """Fits the formula's three constants: least mean |log error|, with equal weight for each kind of kernel."""
     from scipy.optimize import minimize
 
     few = [{name: part[name][::7] for name in ("compute", "memory", "power")} for part in parts]

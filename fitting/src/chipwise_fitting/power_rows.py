@@ -1,7 +1,8 @@
-"""Predicted against measured power of kernels: a table of calls in, watts out.
+"""Predicts the power of the kernel calls in a table, and compares it with measured watts.
 
 Columns are those of aiconfigurator-core's kernel tables: ``op`` (context_attention, generation_attention, moe),
-``device``, ``latency_s``, the sizes, and formats. One call answers all rows of one kind, format, window and routing.
+``device``, ``latency_s``, the sizes, and formats. All rows of one kind, format, window and routing are predicted at
+once.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from chipwise_fitting.score import LeaveOut, Row, measured
 ATTENTION = ("context_attention", "generation_attention")
 ATTENTION_SIZES = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size")
 MIXTURE_SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
-OVERSHOOT = 1.05  # of the limit, by which boards may draw more for a while
+OVERSHOOT = 1.05  # factor on the power limit that boards may draw for a while
 MAY_BE_0 = ("isl", "step", "window_size", "num_key_value_heads")
 CACHES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
 
 
 def validate_power(truth: Any, *, leave_out: str = "none") -> Any:
-    """A data frame with ``row_id``, ``power_w``, ``low_w`` and ``high_w`` for each row of ``truth`` (a data frame).
+    """Returns a data frame with ``row_id``, ``power_w``, ``low_w`` and ``high_w`` for each row of ``truth``.
 
     Args:
-        truth: Columns as in the module's docstring. Measured watts, if there, are not read.
-        leave_out: ``none``, ``device`` or ``family``: what is known without the row's own.
+        truth: A data frame with the columns in the module's docstring. Measured watts, if present, are not read.
+        leave_out: Which group of a row the fit leaves out: ``none``, ``device`` or ``family``.
 
     Raises:
         DataError: A row has an unknown kind of operator or format.
@@ -59,7 +60,7 @@ def validate_power(truth: Any, *, leave_out: str = "none") -> Any:
 
 
 def operators(truth: Any) -> Iterator[tuple[Any, AttentionOp | ExpertsOp, datasheet.DeviceProfile, str]]:
-    """(row positions, operator, device, routing) of all rows, grouped so that one operator stands for many rows.
+    """Yields (row positions, operator, device, routing) for groups of rows that one operator represents.
 
     Raises:
         DataError: A row has an unknown kind of operator or format.
@@ -81,7 +82,7 @@ def operators(truth: Any) -> Iterator[tuple[Any, AttentionOp | ExpertsOp, datash
 
 
 def attention(rows: Any, cache: str, windowed: bool) -> AttentionOp:
-    """Context: ``isl`` new tokens. Generation: one new token after ``step``."""
+    """Returns the operator of attention rows: context has ``isl`` new tokens, generation one after ``step`` tokens."""
     sizes = {name: rows[name].to_numpy(dtype=np.int64) for name in ATTENTION_SIZES}
     decode = rows["op"].iloc[0] == "generation_attention"
     return AttentionOp(
@@ -99,7 +100,7 @@ def attention(rows: Any, cache: str, windowed: bool) -> AttentionOp:
 
 
 def mixture(rows: Any, dtype: str, gated: bool) -> ExpertsOp:
-    """The share of one device under tensor and expert parallelism."""
+    """Returns the operator of expert rows: one device's share under tensor and expert parallelism."""
     if dtype not in FORMATS:
         raise DataError(f"unknown moe_dtype {dtype!r}; known: {', '.join(FORMATS)}")
     weights, activations = FORMATS[dtype]
@@ -124,7 +125,7 @@ def _cache(name: str) -> str:
 
 
 def watts(truth: Path, leave_out: LeaveOut) -> list[Row]:
-    """Rows of ``power.csv``: kernels with their measured watts (``power_w``)."""
+    """Predicts the rows of ``power.csv``: kernels with their measured watts (``power_w``)."""
     import pandas as pd
 
     try:
@@ -147,10 +148,10 @@ def watts(truth: Path, leave_out: LeaveOut) -> list[Row]:
 
 
 def _check(table: Any, file: Path) -> None:
-    """Checks that every column is there and that measured values and sizes are numbers.
+    """Checks that every column exists and that measured values and sizes are numbers.
 
     Raises:
-        SpecError: They are not; names row and column.
+        SpecError: A column is missing, or a value is not a number; the message names row and column.
     """
     import pandas as pd
 
@@ -170,7 +171,11 @@ def _check(table: Any, file: Path) -> None:
             numbers = pd.to_numeric(table[name], errors="coerce")
             least = 0 if name in MAY_BE_0 else 1
             _refuse(
-                table, rows & ~((numbers >= least) & (numbers % 1 == 0)), name, f"a whole number from {least} on", file
+                table,
+                rows & ~((numbers >= least) & (numbers % 1 == 0)),
+                name,
+                f"a whole number of at least {least}",
+                file,
             )
             table.loc[rows, name] = numbers[rows]
         for name in texts:

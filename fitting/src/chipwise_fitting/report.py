@@ -1,4 +1,4 @@
-"""What a fit says about itself: rows used, and errors of cross-validation by situation."""
+"""Reports of fits: rows used, and errors of cross-validation by situation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Errors of predictions for rows that were not in the fit that made them, in percent, keyed by situation."""
+    """Errors on rows that were left out of the fit, in percent, by situation."""
 
     kind: str
     rows: int
@@ -30,7 +30,9 @@ class Report:
 
 
 def errors(truth: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[str, float]:
-    """Rows, and mean, median and 90th percentile of |predicted - truth| / truth, and the median bias, in percent."""
+    """Returns the number of rows; and, in percent, mean, median and 90th percentile of |predicted - truth| / truth, and
+    the median bias.
+    """
     y, p = np.asarray(truth, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
     off = np.abs(p - y) / y
     return {
@@ -45,9 +47,9 @@ def errors(truth: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[str, float]:
 def conformal(
     truth: npt.ArrayLike, predicted: npt.ArrayLike, *, devices: npt.ArrayLike | None = None, share: float = 0.9
 ) -> float:
-    """Half-width on the log scale that holds ``share`` of the truths: a quantile of |log(truth / predicted)|.
+    """Half-width on the log scale that contains ``share`` of the truths: a quantile of |log(truth / predicted)|.
 
-    With ``devices`` (which device each row is of) every device weighs the same, however many rows it has.
+    If ``devices`` (the device of each row) is given, all devices have equal weight, however many rows they have.
     """
     logs = np.log(np.asarray(truth, dtype=np.float64) / np.asarray(predicted, dtype=np.float64))
     return conformal_half_width(logs, share, groups=devices)

@@ -1,8 +1,9 @@
 """Fits ``kernels/scan.py`` to the tables of gated delta layers and their convolutions in aiconfigurator-core.
 
-Constants a stack, kernel and phase are pooled over devices, and fitted again for each device that was measured; folds
-without a device or family hold only what the others taught. The tables' kernels ran again and again on the same data,
-so they are fitted as warm. Judged on every second batch and length, devices, families.
+Constants of each stack, kernel and phase are pooled over devices, and fitted again for each measured device; folds that
+leave out a device or family only have constants pooled over the other devices. The tables' kernels ran again and again
+on the same data, so the fit assumes warm caches. Errors are measured on every second batch and length, on left-out
+devices and on left-out families.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from chipwise.predict.kernels.bounded import SHIPPED, Fitted, hardware
 from chipwise_fitting import bounded_training as training
 from chipwise_fitting.report import Progress, Report, conformal, errors
 
-REACH = 1.5  # as for experts
-ROWS = 1200  # of a cell, drawn at random
+REACH = 1.5  # the same as for experts
+ROWS = 1200  # maximum number of rows of a cell, drawn at random
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,7 @@ class Cell:
     """Rows of one device, stack, kernel and phase."""
 
     device: datasheet.DeviceProfile
-    name: str  # as in the constants' table: vllm.gated_delta.prompt
+    name: str  # its name in the table of constants: vllm.gated_delta.prompt
     op: ScanOp | ConvOp
     measured_s: Float64Array
 
@@ -92,7 +93,7 @@ def fit(tables: Path, out: Path, *, progress: Progress = print, seed: int = 0) -
 
 
 def read(tables: Path, *, seed: int) -> list[Cell]:
-    """The newest version's rows of each device and stack, at most ``ROWS`` a kernel and phase."""
+    """Reads the rows of each device and stack's newest version, at most ``ROWS`` for each kernel and phase."""
     import pandas as pd
 
     cells = []
@@ -106,7 +107,7 @@ def read(tables: Path, *, seed: int) -> list[Cell]:
             continue
         rows = pd.read_parquet(paths[-1])
         rows = rows[rows["latency"] > 0].assign(conv=rows["kernel_source"].str.contains("conv1d"))
-        if folder.name == "trtllm":  # its convolutions take a fraction of the time that moving their bytes takes
+        if folder.name == "trtllm":  # the times of its convolutions are a fraction of what moving their bytes takes
             rows = rows[~rows["conv"]]
         for (conv, step), part in rows.groupby(["conv", rows["phase"] == "generation"]):
             part = part.sample(min(ROWS, len(part)), random_state=seed)
@@ -152,7 +153,7 @@ def _held(cell: Cell, fold: str) -> bool:
 
 
 def _constants(cells: list[Cell]) -> dict[str, float]:
-    """Least mean |log error|, each device weighing the same."""
+    """Returns the constants with the least mean |log error|; each device has equal weight."""
     from scipy.optimize import minimize
 
     start = scan.CONV_DEFAULTS if ".conv." in cells[0].name else scan.DEFAULTS
@@ -170,13 +171,13 @@ def _constants(cells: list[Cell]) -> dict[str, float]:
         )
 
     best = np.log(list(start.values()))
-    for _ in range(2):  # Nelder-Mead stalls; a fresh simplex goes on
+    for _ in range(2):  # Nelder-Mead stalls, and a new simplex continues
         best = minimize(loss, best, method="Nelder-Mead", options={"maxiter": 300, "xatol": 1e-3, "fatol": 1e-5}).x
     return {name: float(f"{value:.4g}") for name, value in unpack(best).items()}
 
 
 def _crossed(cell: Cell) -> tuple[Float64Array, Float64Array]:
-    """Measured and predicted of every row, each half of the sizes answered by a fit to the other half."""
+    """Measured and predicted seconds of every row: a fit to half of the sizes predicts the other half."""
     tokens = cell.op.positions if isinstance(cell.op, ConvOp) else cell.op.query_tokens
     odd = (np.log2(tokens).astype(int) + np.log2(cell.op.batch).astype(int)) % 2 == 1
     truth, answer = [], []

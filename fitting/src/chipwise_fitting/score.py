@@ -1,4 +1,4 @@
-"""How far predictions are from what was measured."""
+"""Scores predictions against measurements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LeaveOut = Literal["none", "model", "device", "family", "vendor"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One measured row and its prediction, in SI units; ``predicted`` is None where there is none."""
+    """One measured row and its prediction, in SI units; ``predicted`` is None if the row cannot be predicted."""
 
     row_id: str
     subset: str
@@ -26,15 +26,15 @@ class Row:
     predicted: float | None
     low: float | None = None
     high: float | None = None
-    rival: float | None = None  # what a simple rule answers
+    rival: float | None = None  # prediction of a simple rule
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Relative errors of a subset's answered rows, as shares; ``inside`` is the share of truths in their intervals.
+    """Relative errors of a subset's predicted rows, as shares; ``inside`` is the share of truths in the 90 % intervals.
 
-    ``rival_median`` is the median error of a simple rule on the same rows, where the kind of rows has one. ``problem``
+    ``rival_median`` is the median error of a simple rule on the same rows, if there is one for this kind. ``problem``
     says why the first row without a prediction has none.
     """
 
@@ -48,20 +48,20 @@ class Score:
     inside: float | None
     rival_median: float | None = None
     problem: str = ""
-    note: str = ""  # of the first subset: what others have published
+    note: str = ""  # only in the first subset: figures that others have published
 
 
 def measured(text: object, *, column: str, row: int, file: Path) -> float:
-    """The measured value in a cell.
+    """Reads the measured value in a cell.
 
     Args:
-        text: The cell.
-        column: Its column.
-        row: Its row, the first below the head being 1.
+        text: The content of the cell.
+        column: The cell's column.
+        row: The cell's row; the first row below the head is 1.
         file: The table.
 
     Raises:
-        SpecError: It is not a number above zero.
+        SpecError: The content is not a number above zero.
     """
     try:
         value = float(str(text))
@@ -74,7 +74,7 @@ def measured(text: object, *, column: str, row: int, file: Path) -> float:
 
 
 def fold_of(device: str, leave_out: LeaveOut) -> str | None:
-    """The fold that has not seen ``device``."""
+    """Returns the name of the fold that leaves out ``device``."""
     if leave_out in ("none", "model"):
         return None
     found = datasheet.load(device)
@@ -82,10 +82,10 @@ def fold_of(device: str, leave_out: LeaveOut) -> str | None:
 
 
 def scores(rows: Sequence[Row]) -> list[Score]:
-    """All rows together, then each subset. Subsets in which nothing was answered are left out.
+    """Scores all rows together, then each subset that has a predicted row.
 
     Raises:
-        InputError: No row has a prediction; the message says why the first has none.
+        InputError: No row has a prediction; the message says why the first row has none.
     """
     if rows and all(row.predicted is None for row in rows):
         raise InputError(f"none of {counted(len(rows), 'row')} can be predicted; {_problem(rows)}")

@@ -1,4 +1,4 @@
-"""Served runs that somebody measured, read from a table: what was asked, and the time per token that came out."""
+"""Reads measured served runs from a table: each run's request, and its measured time per token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chipwise.predict.served.plan import node_plan
 from chipwise.predict.served.request import Request
 from chipwise_fitting.score import measured
 
-# Our name -> names that tables give it: those of aiconfigurator's sample of runs, and shorter ones.
+# Our name of a column -> its names in tables: those of aiconfigurator's sample of runs, and shorter ones.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "row_id": ("row_id", "id"),
     "model": ("model", "model_path"),
@@ -43,16 +43,16 @@ class ServedRun:
 
 
 def read_runs(path: Path) -> list[ServedRun]:
-    """The runs of a table whose times per output token are in ``tpot_s`` or ``silicon_tpot_ms``.
+    """Reads the runs of a table whose times per output token are in ``tpot_s`` or ``silicon_tpot_ms``.
 
-    Runs with prompts and tokens made on separate machines (``mode`` other than ``agg``) are left out.
+    Runs with prefill and decode on separate machines (``mode`` other than ``agg``) are left out.
 
     Raises:
         SpecError: The file is missing or has no such columns.
     """
     rows = read_rows(path, required=())
     if not {"tpot_s", "silicon_tpot_ms"} & set(rows[0]):
-        raise SpecError("is no table of served runs: no column tpot_s or silicon_tpot_ms", file=str(path))
+        raise SpecError("is not a table of served runs: it has no column tpot_s or silicon_tpot_ms", file=str(path))
     column, unit_s = ("tpot_s", 1.0) if "tpot_s" in rows[0] else ("silicon_tpot_ms", 1e-3)
     return [
         _run(row, unit_s * measured(row[column] or "", column=column, row=i, file=path))
@@ -100,10 +100,10 @@ def _cell(row: Mapping[str, str], name: str) -> str:
 
 
 def _whole(row: Mapping[str, str], name: str) -> int:
-    """A count; absent and zero mean one.
+    """Reads a count; an absent cell and zero mean one.
 
     Raises:
-        SpecError: It is no whole number, or negative.
+        SpecError: The cell is not a whole number, or negative.
     """
     value = whole({name: _cell(row, name)}, name, default=1)
     if value < 0:
@@ -112,10 +112,10 @@ def _whole(row: Mapping[str, str], name: str) -> int:
 
 
 def _needed(row: Mapping[str, str], name: str) -> str:
-    """The cell, which must hold something.
+    """Returns the content of a cell that must not be empty.
 
     Raises:
-        SpecError: It is empty, or its column is missing.
+        SpecError: The cell is empty, or its column is missing.
     """
     if text := _cell(row, name):
         return text

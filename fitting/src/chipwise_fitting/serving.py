@@ -1,7 +1,7 @@
-"""Fits the constants of continuous batching to served runs: least absolute relative error, held near what is expected.
+"""Fits the constants of continuous batching to served runs: least absolute relative error, with a prior on each.
 
-Eleven numbers for all models, devices and formats. Each fold leaves a device or a family out, kernels included;
-``docs/notes/validation.md`` says how far off it is.
+There are eleven constants for all models, devices and formats. Each fold leaves a device or a family out of this fit
+and of the kernel models; ``docs/notes/validation.md`` has the errors of the folds.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ NAMES = (
 )
 EXPECTED = (1.0, 1.0, 1.0, 1.0, 1e-6, 0.5e-3, 0.5e-3, 0.5e-3, 20e-6, 0.0, 1.0)
 TRUST = (0.05, 0.3, 0.3, 0.3, 0.5e-6, 0.3e-3, 0.3e-3, 0.3e-3, 20e-6, 0.2e-3, 0.1)
-"""How far from the expected each constant may lie before the runs must pay for it: one standard deviation."""
+"""Standard deviation of each constant's prior around its expected value."""
 EXPERTS = np.array([name.startswith("experts_scale") for name in NAMES])
 SHARE = NAMES.index("prefill_share")
-RUN_WEIGHT = 0.03  # of a run against the expectation: thousands of runs are about a hundred independent settings
-ERROR = 0.1  # of one run, one standard deviation
-LEAST = 0.03  # errors below this weigh alike
-LEAST_SLOPE, LEAST_RUNS, LEAST_RANGE = 0.5, 5, 1.2  # of a setting that is fitted to; the range is a ratio of times
-ROUNDS = 3  # of fitting the constants and pricing prompts with them
+RUN_WEIGHT = 0.03  # weight of a run against the prior: thousands of runs are about a hundred independent settings
+ERROR = 0.1  # standard deviation of one run
+LEAST = 0.03  # errors below this have equal weight
+LEAST_SLOPE, LEAST_RUNS, LEAST_RANGE = 0.5, 5, 1.2  # see :func:`follows`; the range is a ratio of times
+ROUNDS = 3  # of fitting the constants and computing the times of prompts from them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Sum:
     fixed_s: Float64Array
 
     def seconds(self, found: Float64Array) -> Float64Array:
-        """What the passes take with the constants ``found``."""
+        """Returns the seconds of the passes with the constants ``found``."""
         result: Float64Array = self.rows @ found + self.fixed_s
         return result
 
@@ -66,11 +66,11 @@ class Sum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """Runs whose kernels are priced: ``tpot = step + share * waits * prompt``, with step and prompt sums."""
+    """Runs with predicted kernel times: ``tpot = step + share * waits * prompt``, where step and prompt are sums."""
 
     step: Sum
-    prompt: Sum  # what one other request's prompt keeps this one waiting
-    waits: Float64Array  # prompts of others for each token
+    prompt: Sum  # how long the prompt of one other request makes a request wait
+    waits: Float64Array  # prompts of other requests for each token
     mixture: npt.NDArray[np.bool_]  # whether the model has experts
     tpot_s: Float64Array
     kernels: Float64Array  # half widths of the decode step's kernels, in logarithms
@@ -98,14 +98,14 @@ class Design:
         return self.linear(found).seconds(found)
 
     def linear(self, found: Float64Array) -> Sum:
-        """The times as a sum over the constants, prompts taking what they take with ``found``."""
+        """Returns the times as a sum over the constants; the times of prompts are computed with ``found`` and fixed."""
         rows = self.step.rows.copy()
         rows[:, SHARE] = self.waits * self.prompt.seconds(found)
         return replace(self.step, rows=rows)
 
 
 def design_of(runs: Sequence[ServedRun], *, fold: str | None) -> Design:
-    """The runs' kernels priced (without ``fold``) and put into the sums of the constants."""
+    """Predicts the runs' kernels with models that leave ``fold`` out, and sums their seconds for each constant."""
     known = [run for run in runs if run.request is not None]
     groups, _ = grouped([run.request for run in known if run.request is not None])
     parts = [
@@ -134,7 +134,7 @@ def design_of(runs: Sequence[ServedRun], *, fold: str | None) -> Design:
 
 
 def _part(group: Group, kernels: Kernels, tpot_s: Float64Array) -> Design:
-    """One group's runs. Their sorts go by the expected constants."""
+    """Returns the design of one group's runs; the expected values of the constants decide the sort of each run."""
     step = _sum(group, kernels.decode, sequences=group.replica_batch, host=True)
     prompt = _sum(group, kernels.prompts, sequences=0, host=not rides_along(group.setting.runtime))
     alone = Sum(rows=prompt.rows / group.together[:, None], fixed_s=prompt.fixed_s / group.together)
@@ -160,11 +160,12 @@ def _part(group: Group, kernels: Kernels, tpot_s: Float64Array) -> Design:
 
 
 def follows(tpot_s: Float64Array, predicted_s: Float64Array) -> bool:
-    """Whether the times of one setting's runs follow their work.
+    """Whether the measured times of one setting's runs grow with their work.
 
-    Where less than half of what more requests and longer texts should cost shows (the slope of measured on predicted
-    logarithms is below ``LEAST_SLOPE``), something decides that is not modelled: a host that launches kernels one by
-    one, requests that wait for memory, prompts that lie in a cache. Few runs, or runs alike, say nothing of it.
+    If measured times rise by less than half of what more requests and longer texts should cost (the slope of measured
+    on predicted logarithms is below ``LEAST_SLOPE``), something that is not modelled determines them: a host that
+    launches kernels one by one, requests that wait for memory, or cached prompts. If there are few runs, or all are
+    alike, the slope is not known, and the result is True.
     """
     x, y = np.log(predicted_s), np.log(tpot_s)
     if len(x) < LEAST_RUNS or np.ptp(x) < math.log(LEAST_RANGE):
@@ -187,7 +188,7 @@ def _sum(group: Group, times: PassTimes, *, sequences: npt.ArrayLike, host: bool
 
 
 def solve(design: Design) -> Float64Array:
-    """Constants of the runs: all but the experts' from dense models, then the experts' from mixtures."""
+    """Fits the constants of experts to runs of mixtures, after all other constants were fitted to dense models."""
     found = np.asarray(EXPECTED)
     for _ in range(ROUNDS):
         times = design.linear(found)
@@ -199,7 +200,7 @@ def solve(design: Design) -> Float64Array:
 
 
 def _solve(times: Sum, tpot_s: Float64Array, free: npt.NDArray[np.bool_], found: Float64Array) -> Float64Array:
-    """Least absolute relative error over ``free`` constants, by re-weighted non-negative least squares."""
+    """Fits the ``free`` constants by least absolute relative error, as re-weighted non-negative least squares."""
     rows = times.rows / tpot_s[:, None]
     target = 1 - times.fixed_s / tpot_s - rows[:, ~free] @ found[~free]
     trust, expected = np.asarray(TRUST)[free], np.asarray(EXPECTED)[free]
@@ -217,7 +218,7 @@ def _solve(times: Sum, tpot_s: Float64Array, free: npt.NDArray[np.bool_], found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residuals:
-    """How far off a fold was on the runs that it is judged by, in logarithms."""
+    """Errors of a fold, in logarithms, on the runs by which it is judged."""
 
     situation: str
     errors: Float64Array
@@ -273,7 +274,7 @@ def fit(root: Path, out: Path, *, progress: Callable[[str], None] = lambda text:
 
 
 def _half_widths(residuals: Sequence[Residuals], fold: str) -> dict[str, float]:
-    """Half widths of every sort and situation, without the runs of what ``fold`` left out."""
+    """Half-widths of every sort of run and situation, without the runs that ``fold`` leaves out."""
     found: dict[str, float] = {}
     for situation in intervals.SITUATIONS:
         told = [each for each in residuals if each.situation == situation]
@@ -289,14 +290,14 @@ def _half_widths(residuals: Sequence[Residuals], fold: str) -> dict[str, float]:
 
 
 def left_out(devices: intervals.Names, families: intervals.Names, fold: str) -> npt.NDArray[np.bool_]:
-    """Which runs a fold does not see."""
+    """Marks the runs that a fold leaves out."""
     kind, _, name = fold.partition(":")
     values = {"device": devices, "family": families}.get(kind)
     return np.zeros(len(devices), dtype=bool) if values is None else np.asarray(values == name)
 
 
 def _situation(fold: str, whole: Design) -> str:
-    """What a fold is to the runs that it is judged by."""
+    """Returns how well a fold knows the devices of the runs by which it is judged: seen, sibling or unseen."""
     kind, _, name = fold.partition(":")
     if kind != "device":
         return "seen" if fold == "none" else "unseen"
@@ -319,7 +320,7 @@ def _constants(found: Float64Array) -> dict[str, object]:
 
 
 def monotone(table: Mapping[str, float]) -> dict[str, float]:
-    """Half-widths raised so that less known situations never have smaller ones."""
+    """Raises half-widths so that a situation about which less is known never has a smaller one."""
     result = dict(table)
     for sort in (*intervals.DENSE, *intervals.MIXTURES, intervals.KERNELS):
         widest = 0.0

@@ -1,4 +1,4 @@
-"""Served runs against the serving model."""
+"""Predicts measured served runs with the serving model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chipwise_fitting.served_runs import read_runs
 
 
 def serving(truth: Path, leave_out: LeaveOut) -> list[Row]:
-    """Rows of ``serving.csv``, each predicted by kernels and constants that had not seen what is left out."""
+    """Predicts the rows of ``serving.csv``, each by kernel models and constants fitted without the row's group."""
     runs = read_runs(truth)
     found: dict[int, Row] = {
         i: Row(row_id=run.row_id, subset="unreadable", truth=run.tpot_s, predicted=None, problem=run.problem)

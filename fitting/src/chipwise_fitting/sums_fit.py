@@ -1,7 +1,7 @@
-"""Fits the named terms of ``predict/sums`` to measured runs, and says how far off fits are that left some runs out.
+"""Fits the named terms of ``predict/whole_runs/sums`` to measured runs, and computes the errors on left-out runs.
 
-Every term is a deviation from where it starts, with a prior: what few runs speak of stays near what is shared. Errors
-are logarithms with heavy tails, since tables of many hands hold rows that contradict the rest.
+Every term is a deviation from its starting value, with a prior: a term that few runs depend on stays near its starting
+value. Errors are logarithms with heavy tails, because tables by many people contain rows that contradict the others.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from chipwise.core.arrays import Float64Array
 from chipwise.predict.whole_runs.sums import SHARPNESS, Amount, Law, Terms
 
 STEPS = 40
-REFINED = 10  # steps of a fit without some runs, from the fit to all
+REFINED = 10  # steps of a fit that leaves some runs out, starting from the fit to all
 TINY = 1e-30
-SAME = 5e-3  # a term of a fold that is no farther from that of the fit to all is the same
+SAME = 5e-3  # a fold's term is not stored if it differs by less than this from the fit to all runs
 Prior = Callable[[str], tuple[float, float]]
-"""Of a term: where it starts, and the standard deviation that it is expected to have from there."""
+"""Function that returns a term's starting value and the standard deviation of its prior around that value."""
 
 
 def at(law: Law, i: int, extra: Terms = ()) -> tuple[Amount, ...]:
-    """The summands of run ``i``, each with ``extra`` terms."""
+    """Returns the summands of run ``i``, each with ``extra`` terms added."""
     return tuple(
         Amount(float(np.asarray(a.value).flat[i if np.ndim(a.value) else 0]), a.sum, (*a.terms, *extra)) for a in law
     )
@@ -38,13 +38,13 @@ class Design:
     names: tuple[str, ...]
     value: Float64Array  # (amounts,)
     terms: csr_array  # (amounts, names)
-    sum_of: csr_array  # (sums, amounts): which amounts are in which sum
+    sum_of: csr_array  # (sums, amounts): which amounts belong to which sum
     run_of: csr_array  # (runs, sums)
     measured: Float64Array  # (runs,) logarithms
 
     @classmethod
     def of(cls, laws: Sequence[Law], measured: npt.ArrayLike, names: Sequence[str] | None = None) -> Design:
-        """The design of runs with these laws; ``names`` of terms are found in them unless given."""
+        """Builds the design of runs with these laws; ``names`` of terms are taken from the laws unless given."""
         found = tuple(sorted({name for law in laws for a in law for name, _ in a.terms})) if names is None else names
         place = {name: i for i, name in enumerate(found)}
         columns, times, starts = [], [], [0]
@@ -78,20 +78,20 @@ class Design:
         )
 
     def predicted(self, theta: Float64Array) -> tuple[Float64Array, csr_array]:
-        """Logarithms of all runs, and their derivatives by the terms."""
+        """Returns the predicted logarithms of all runs, and their derivatives with respect to the terms."""
         each = self.value * np.exp(np.clip(self.terms @ theta, -60, 60))
         powered = np.maximum(each, TINY) ** SHARPNESS
         whole = self.sum_of @ powered
         sums = whole ** (1 / SHARPNESS)
         total = self.run_of @ sums
-        share = powered * (self.sum_of.T @ (sums / whole))  # of its run's seconds, that go with the amount
+        share = powered * (self.sum_of.T @ (sums / whole))  # seconds of the run that each amount contributes
         slope = (self.run_of @ self.sum_of @ self.terms.multiply(share[:, None]).tocsr()).multiply((1 / total)[:, None])
         return np.log(total), csr_array(slope)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """How terms are fitted: their priors, and the noise of one run as a logarithm."""
+    """How terms are fitted: their priors, and the standard deviation of one run's logarithm."""
 
     prior: Prior
     noise: float = 0.08
@@ -99,7 +99,7 @@ class Fit:
     def descend(
         self, held: Design, weights: Float64Array, theta: Float64Array | None = None, *, steps: int = STEPS
     ) -> Float64Array:
-        """The terms that fit best, by damped Gauss-Newton steps on reweighted errors."""
+        """Finds the best terms by damped Gauss-Newton steps on reweighted errors."""
         start, deviation = (np.array(each) for each in zip(*map(self.prior, held.names), strict=True))
         theta = start if theta is None else theta
         found, slope = held.predicted(theta)
@@ -127,7 +127,7 @@ class Fit:
         return float(soft.sum() + 0.5 * np.sum(deviation**2))
 
     def fitted(self, laws: Sequence[Law], measured: npt.ArrayLike) -> dict[str, float]:
-        """The terms that fit these runs best."""
+        """Returns the terms that fit these runs best."""
         held = Design.of(laws, measured)
         theta = self.descend(held, np.ones(len(laws)))
         return {name: float(value) for name, value in zip(held.names, theta, strict=True)}
@@ -135,20 +135,20 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folds:
-    """Fits without each group of runs, and what they then miss."""
+    """Fits that each leave out one group of runs, and their errors on that group."""
 
-    terms: Mapping[str, dict[str, float]]  # by group; ``none`` for the fit to all
-    misses: Mapping[str, Float64Array]  # by what is left out: log(predicted / measured) of every run
+    terms: Mapping[str, dict[str, float]]  # by left-out group; ``none`` for the fit to all
+    misses: Mapping[str, Float64Array]  # by kind of group: log(predicted / measured) of every run
 
 
 def folds(fit: Fit, laws: Sequence[Law], measured: npt.ArrayLike, groups: Mapping[str, Sequence[str]]) -> Folds:
-    """Fits to all runs, and to all without each group in turn.
+    """Fits to all runs, and then to all runs except one group, for each group in turn.
 
     Args:
         fit: Priors and noise.
-        laws: Of every run.
-        measured: Of every run.
-        groups: By what is left out (``device``, ``model`` …): the group of every run.
+        laws: Law of every run.
+        measured: Measured value of every run.
+        groups: Maps a kind of group (``device``, ``model``, …) to the group of every run.
     """
     held = Design.of(laws, measured)
     everything = fit.descend(held, np.ones(len(laws)))

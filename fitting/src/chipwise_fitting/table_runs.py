@@ -1,6 +1,6 @@
-"""Tables of measured runs that are fitted as sums of amounts: what ships of a fit, and predictions of a table.
+"""Fits tables of measured runs as sums of amounts, writes the constants for chipwise, and predicts tables.
 
-Each kind of table has a module that reads its rows into ``TableRun``; the rest is the same for all.
+Each kind of table has a module that reads its rows into ``TableRun``; everything else is common to all kinds.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from chipwise.predict.whole_runs.sums import Constants, Law, value_of
 from chipwise_fitting.score import Row
 from chipwise_fitting.sums_fit import Fit, Folds, folds
 
-LEAST = 40  # misses that a half-width of a place's own rests on
+LEAST = 40  # minimum number of errors from which a place gets its own half-width
 LEAST_HALF_WIDTH = 0.005
 Terms = Callable[[str | None], Mapping[str, float]]
-"""The terms of a fold."""
+"""Function that returns the terms of a fold."""
 SITUATIONS = {"known": "none", "seen": "model", "sibling": "device", "unseen": "vendor"}
-"""What is known of a run, and the fits whose misses say how far off its prediction is."""
+"""Situations of predicted runs: each interval comes from the errors of fits that leave out this kind of group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRun:
-    """One measured row; ``law`` is None where nothing can be predicted, and ``problem`` says why."""
+    """One measured row; ``law`` is None if the row cannot be predicted, and ``problem`` says why."""
 
     row_id: str
     subset: str
@@ -44,15 +44,15 @@ class TableRun:
     device: str = ""
     family: str = ""
     vendor: str = ""
-    place: str = ""  # what its interval is measured on
+    place: str = ""  # group of rows from which its interval is computed
     law: Law | None = None
-    rival: float | None = None  # what the simple rival is a constant times of
-    rival_of: tuple[str, ...] = ("device", "vendor")  # fields whose rows share the rival's constant, nearest first
+    rival: float | None = None  # amount that the simple rival multiplies by a constant
+    rival_of: tuple[str, ...] = ("device", "vendor")  # rows that agree in these fields share the rival's constant
     problem: str = ""
 
 
 def number(text: str | None) -> float | None:
-    """The number in a cell, where it holds one above zero."""
+    """Returns the number in a cell; None unless it is above zero."""
     try:
         value = float(text or "")
     except ValueError:
@@ -61,10 +61,10 @@ def number(text: str | None) -> float | None:
 
 
 def packed_rows(path: Path, required: Sequence[str]) -> list[dict[str, str]]:
-    """The rows of a CSV table, packed by gzip or not.
+    """Reads the rows of a CSV table, compressed by gzip or not.
 
     Raises:
-        SpecError: It cannot be read, holds no rows, or lacks a column of ``required``.
+        SpecError: The table cannot be read, holds no rows, or lacks a column of ``required``.
     """
     packed = read_bytes(path)
     try:
@@ -82,7 +82,7 @@ def packed_rows(path: Path, required: Sequence[str]) -> list[dict[str, str]]:
 
 
 def table_in(folder: Path, name: str) -> Path:
-    """The table ``name`` of a folder, packed or not; or the file itself."""
+    """Returns the path of the table ``name`` in a folder, compressed or not, or the file itself."""
     if not folder.is_dir():
         return folder
     plain = folder / name.removesuffix(".gz")
@@ -97,17 +97,19 @@ def fit_runs(
     kinds: Sequence[str] = ("model", "device", "vendor"),
     splits: Mapping[str, int] | None = None,
 ) -> dict[str, object]:
-    """What ships: terms of every fold, half-widths, and what the fit had seen.
+    """Returns the constants for chipwise: terms of every fold, half-widths, and which runs and devices the fit
+    contained.
 
     Args:
         runs: Rows that have a law.
         fit: Priors and noise.
         source: Where the rows come from.
-        kinds: What is left out in turn.
-        splits: How many parts a kind of many names is left out in, instead of one by one.
+        kinds: Kinds of groups; each group is left out in turn.
+        splits: For kinds with many names: the number of parts into which the names are divided; a whole part is left
+            out at once, instead of one name.
 
     Raises:
-        SpecError: There is no row.
+        SpecError: ``runs`` is empty.
     """
     if not runs:
         raise SpecError("holds no row that can be predicted")
@@ -127,14 +129,15 @@ def fit_runs(
 
 
 def _group(name: str, parts: int | None) -> str:
-    """The name that is left out: its own, or that of the part it falls in."""
+    """Returns the name of the group that is left out: ``name`` itself, or the part to which it belongs."""
     return name if parts is None else f"part {zlib.crc32(name.encode()) % parts}"
 
 
 def half_widths(runs: Sequence[TableRun], found: Folds) -> dict[str, float]:
-    """Half-widths by situation and place: nine of ten misses of fits that knew as little stayed within.
+    """Maps ``SITUATION|PLACE`` to a half-width that contains nine in ten errors of the fits in this situation.
 
-    They do not shrink as less is known.
+    PLACE is the place of a row (``TableRun.place``), or ``*`` for all rows. If less is known in a situation, the
+    half-width is wider or equal.
     """
     widths: dict[str, float] = {}
     for place in ("*", *sorted({run.place for run in runs})):
@@ -144,17 +147,17 @@ def half_widths(runs: Sequence[TableRun], found: Folds) -> dict[str, float]:
             continue
         for situation, left_out in SITUATIONS.items():
             if left_out not in found.misses or (place != "*" and situation in ("sibling", "unseen")):
-                continue  # a place that is left out says nothing of its own interval
+                continue  # fits without a place do not determine that place's own interval
             least = max(least, conformal_half_width(found.misses[left_out][chosen]))
             widths[f"{situation}|{place}"] = round(least, 4)
     return widths
 
 
 def with_laws(runs: Sequence[TableRun], file: Path) -> list[TableRun]:
-    """The rows of ``file`` that have a law, so can be predicted.
+    """Returns the rows of ``file`` that have a law, so that they can be predicted.
 
     Raises:
-        SpecError: None has.
+        SpecError: No row has a law.
     """
     known = [run for run in runs if run.law]
     if not known:
@@ -163,20 +166,20 @@ def with_laws(runs: Sequence[TableRun], file: Path) -> list[TableRun]:
 
 
 def write_constants(found: Mapping[str, object], path: Path) -> None:
-    """Writes what ships, packed where the file is named so."""
+    """Writes the constants for chipwise, compressed if the file's name ends in ``.gz``."""
     text = json.dumps(found, sort_keys=True, separators=(",", ":")).replace("},", "},\n") + "\n"
     path.write_bytes(gzip.compress(text.encode(), mtime=0) if path.suffix == ".gz" else text.encode())
 
 
 def predicted_rows(runs: Sequence[TableRun], held: Constants, leave_out: str) -> list[Row]:
-    """Every row with its prediction by a fit without what is left out, its interval, and the simple rival's answer."""
+    """Predicts every row by a fit that leaves its group out, with an interval and the simple rival's prediction."""
     rivals = rival_answers(runs, leave_out)
     terms = functools.cache(held.terms)
     return [_row(run, held, terms, leave_out, rival) for run, rival in zip(runs, rivals, strict=True)]
 
 
 def fold_name(run: TableRun, leave_out: str, held: Constants) -> str | None:
-    """The fold that has not seen what is left out of ``run``: where a family is one device, that device's."""
+    """Names the fold that leaves out the group of ``run``; for a family of one device, the fold of that device."""
     if leave_out == "none":
         return None
     name = f"{leave_out}:{_group(getattr(run, leave_out), held.splits.get(leave_out))}"
@@ -195,7 +198,7 @@ def _row(run: TableRun, held: Constants, terms: Terms, leave_out: str, rival: fl
 
 
 def answered_row(run: TableRun, middle: float, log_halfwidth: float, rival: float | None) -> Row:
-    """A row with its prediction, in the unit of what was measured, and the interval around it."""
+    """Returns a row with its prediction and interval, in the unit of the measured value."""
     factor = math.exp(log_halfwidth)
     return Row(
         row_id=run.row_id,
@@ -209,9 +212,11 @@ def answered_row(run: TableRun, middle: float, log_halfwidth: float, rival: floa
 
 
 def rival_answers(runs: Sequence[TableRun], leave_out: str) -> list[float | None]:
-    """The simple rival: a row's amount at the sheet's rates times one constant of those rows that are most like it.
+    """Predicts by the simple rival: a row's ideal value from the data sheet's rates, times a constant of the most
+    similar rows.
 
-    The constant is the median of the table's own rows without what is left out, so it has seen more than our fit.
+    The constant is the median over the judged table's own rows except the left-out group, so it knows more than our
+    fit.
     """
     told = [run for run in runs if run.rival]
     ratio = np.log([run.measured / (run.rival or 1.0) for run in told])
@@ -238,5 +243,5 @@ def rival_answers(runs: Sequence[TableRun], leave_out: str) -> list[float | None
 
 
 def _key(run: TableRun, depth: int) -> tuple[object, ...]:
-    """What rows share the rival's constant, with the nearest ``depth`` fields left away."""
+    """Returns the key of rows that share the rival's constant, without the first ``depth`` fields of ``rival_of``."""
     return depth, *(getattr(run, field) for field in run.rival_of[depth:])

@@ -1,8 +1,8 @@
-"""Ratios of P99 to P50 in measured runs: reading the tables, fitting, predicting runs whose device is left out.
+"""Ratios of P99 to P50 in measured runs: reads the tables, fits, and predicts runs whose device is left out.
 
-Read are the tables of a folder that state percentiles (``energy/``: gaps between tokens; ``load_runs.csv``,
-``load_percentiles.csv``, ``requests/``: times of requests), and the benchmarks of this repository. Where a table has a
-mean but no median, the mean stands for it.
+The runs come from the tables in a folder that state percentiles (``energy/``: gaps between tokens; ``load_runs.csv``,
+``load_percentiles.csv``, ``requests/``: times of requests) and from this repository's benchmarks. If a table has a mean
+but no median, the mean is used in its place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SOURCES = {
     "processor": "ONNX Runtime 1.31 on two processors, this project's benchmarks",
     UNMEASURED: "all of these",
 }
-FEWEST = 8  # runs that a law of its own needs
+FEWEST = 8  # minimum number of runs for a separate law
 T90 = {
     1: 6.314,
     2: 2.920,
@@ -49,7 +49,7 @@ T90 = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailRun:
-    """A run: P50 and P99 of one of its times in seconds, and the requests it was measured with."""
+    """A run: P50 and P99 of one of its times in seconds, and facts about its requests."""
 
     row_id: str
     table: str
@@ -68,7 +68,7 @@ class TailRun:
 
 
 def read(folder: Path, own: Path = OWN) -> list[TailRun]:
-    """Every run with a tail.
+    """Reads every run that states a P99.
 
     Raises:
         SpecError: The folder holds no table with percentiles.
@@ -109,7 +109,7 @@ def _load(folder: Path) -> Iterable[TailRun]:
     path = folder / "load_percentiles.csv"
     values: dict[tuple[str, str], dict[str, str]] = {}
     for row in packed_rows(path, ("experiment", "stage", "metric", "actual")) if path.exists() else ():
-        if row["experiment"] not in named and row["stage"] != "-1":  # -1: all stages again
+        if row["experiment"] not in named and row["stage"] != "-1":  # -1 repeats all stages together
             known = values.setdefault(
                 (row["experiment"], row["stage"]), {"hardware": row["hardware"], "model": row["model"]}
             )
@@ -137,7 +137,7 @@ def _requests(folder: Path) -> Iterable[TailRun]:
 
 
 def _processors(own: Path) -> Iterable[TailRun]:
-    """Measured models of this repository's benchmarks, each with both percentiles of the clock."""
+    """Yields the measured models of this repository's benchmarks, each with P50 and P99 of wall time."""
     for path in sorted(own.glob("ranking-candidates-*.csv")):
         for i, row in enumerate(packed_rows(path, ("wall_p50_s", "wall_p99_s", "machine"))):
             yield _on_processor(path, f"{i}", "ttft", row, row["wall_p50_s"], row["wall_p99_s"], row["design"])
@@ -165,18 +165,18 @@ def _on_processor(path: Path, name: str, time: str, row: dict[str, str], median:
 
 @dataclass(slots=True)
 class Fitted:
-    """Laws by kind and time, and the constant ratio of each as its rival."""
+    """Laws for each kind of run and time; ``constants`` has a constant ln(P99 / P50) as the rival of each law."""
 
     laws: dict[str, dict[str, TailLaw]] = field(default_factory=dict)
     constants: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def law(self, run: TailRun) -> TailLaw:
-        """The law for a run; that of unmeasured runs if there is none."""
+        """Returns the law for a run's kind and time; if there is none, the law for unmeasured kinds."""
         return self.laws.get(run.kind, {}).get(run.time) or self.laws[UNMEASURED]["any"]
 
 
 def fitted(runs: Sequence[TailRun]) -> Fitted:
-    """The laws of these runs. A kind and time with fewer than ``FEWEST`` runs leans on the means of all others."""
+    """Fits laws to these runs; a mean of fewer than ``FEWEST`` runs is shrunk towards the mean of all kinds."""
     found = Fitted()
     groups: dict[tuple[str, str], list[TailRun]] = {}
     for run in runs:
@@ -201,13 +201,14 @@ def _terms(runs: Sequence[TailRun]) -> np.ndarray:
 
 
 def _misses(runs: Sequence[TailRun], terms: np.ndarray) -> np.ndarray:
-    """Logarithms of the measured over the predicted ratios."""
+    """Returns logarithms of measured over predicted ratios."""
     found: np.ndarray = np.array([run.log_ratio for run in runs]) - np.maximum(_columns(runs) @ terms, 0.0)
     return found
 
 
 def _law(runs: Sequence[TailRun], apart: float) -> TailLaw:
-    """A law by least squares. Its interval is that of runs whose device was left out of the fit, else whose model was.
+    """Fits a law by least squares; its interval is from errors of fits without the run's device or, failing that, its
+    model.
 
     Args:
         runs: The runs.
@@ -238,7 +239,7 @@ def _law(runs: Sequence[TailRun], apart: float) -> TailLaw:
 
 
 def _between_devices(groups: Sequence[Sequence[TailRun]]) -> float:
-    """Standard deviation of devices' mean misses, over kinds and times that were measured on several."""
+    """Standard deviation of devices' mean errors, over kinds and times that were measured on several devices."""
     found = []
     for own in groups:
         devices = {run.device for run in own}
@@ -252,7 +253,7 @@ def _between_devices(groups: Sequence[Sequence[TailRun]]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pooled:
-    """Means of all kinds and times together: their mean, the variances between and within them, and the runs."""
+    """The pooled means of all kinds and times: the mean of these means, and the variances between and within them."""
 
     mean: float
     between: float
@@ -262,12 +263,12 @@ class Pooled:
     devices: tuple[str, ...]
 
     def law(self) -> TailLaw:
-        """The law of a kind without runs, as uncertain as a further kind would be."""
+        """Returns the law for a kind without runs, with the uncertainty of one more kind."""
         spread = math.sqrt(self.between * (1 + 1 / self.groups) + self.within)
         return self.around(self.mean, spread, self.runs, self.devices)
 
     def around(self, mean: float, spread: float, runs: int, devices: tuple[str, ...]) -> TailLaw:
-        """A constant law with the interval of this spread."""
+        """Returns a constant law with an interval computed from ``spread``."""
         half = round(T90.get(self.groups - 1, T90[10**9]) * spread, 4)
         return TailLaw(terms=(round(mean, 4),), below=-half, above=half, runs=runs, devices=devices)
 
@@ -285,7 +286,7 @@ def _pooled(groups: Sequence[Sequence[TailRun]]) -> Pooled:
 
 
 def _leaning(runs: Sequence[TailRun], pooled: Pooled) -> TailLaw:
-    """A constant law of few runs: the posterior of their mean, with all kinds' means as the prior."""
+    """Returns a constant law for few runs: the posterior of their mean, with the means of all kinds as the prior."""
     own = float(np.mean([run.log_ratio for run in runs]))
     weight = pooled.between / (pooled.between + pooled.within / len(runs))
     spread = math.sqrt(pooled.between * (1 - weight) + pooled.within)
@@ -294,14 +295,14 @@ def _leaning(runs: Sequence[TailRun], pooled: Pooled) -> TailLaw:
 
 
 def rows(truth: Path, leave_out: LeaveOut) -> dict[str, list[Row]]:
-    """P99 of each run, predicted from its P50 and its requests, with the group left out of the fit.
+    """Predicts the P99 of each run from its P50 and its requests, by a fit that leaves the run's group out.
 
     Raises:
-        InputError: The fit has no such folds.
-        SpecError: The folder holds no tails.
+        InputError: There are no fits that leave out such a group.
+        SpecError: The folder holds no run with a P99.
     """
     if leave_out in ("family", "vendor"):
-        raise InputError(f"leave_out: tails has fits without a device or a model, not without a {leave_out}")
+        raise InputError(f"leave_out: tails has fits that leave out a device or a model, not a {leave_out}")
     runs = read(truth)
     folds: dict[str, Fitted] = {}
 
@@ -338,7 +339,7 @@ def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
     write_output(out / "tails.json", json.dumps({"source": SOURCES, "laws": laws}, indent=1) + "\n")
     return "\n".join(
         f"{kind}, {time}: P99 / P50 {math.exp(found.constants.get((kind, time), law.terms[0])):.2f} in {law.runs} "
-        f"runs, a factor of {math.exp(-law.below):.2f} down to {math.exp(law.above):.2f} up"
+        f"runs, 90 % interval from 1/{math.exp(-law.below):.2f} to {math.exp(law.above):.2f} times that"
         for kind, by_time in found.laws.items()
         for time, law in by_time.items()
     )

@@ -1,4 +1,4 @@
-"""Batches of equal requests in engines on chips of several makers: reading the table, fitting, predicting."""
+"""Batches of equal requests in engines on chips of several makers: reads the table, fits, and predicts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ NEEDED = ("row_id", "device", "runtime", "model", "devices", "length", "batch", 
 
 
 def prior(name: str) -> tuple[float, float]:
-    """Where a term starts, and how far it is expected to be from there."""
+    """Returns the starting value of a term and the standard deviation of its prior around that value."""
     kind, *levels = name.split("|")
     if kind == "cell":
         return 0.0, 0.1
@@ -72,7 +72,7 @@ def prior(name: str) -> tuple[float, float]:
 
 
 def read(path: Path) -> list[TableRun]:
-    """Every row of the table that was timed.
+    """Reads every row of the table that was timed.
 
     Raises:
         SpecError: The table cannot be read, or lacks a column.
@@ -133,7 +133,7 @@ def _runs(device: str, stack: str, devices: int, model: str, rows: list[dict[str
 
 
 def between(value: float, sizes: Sequence[int]) -> list[tuple[int, float]]:
-    """The two sizes around ``value`` with their weights, linear in the logarithm; the last one beyond the ends."""
+    """Returns the two sizes around ``value`` with weights, linear in log(``value``); outside ``sizes``, the nearest."""
     place = float(np.interp(math.log(max(value, 1e-9)), np.log(sizes), np.arange(len(sizes))))
     below = min(int(place), len(sizes) - 2)
     share = place - below
@@ -141,7 +141,7 @@ def between(value: float, sizes: Sequence[int]) -> list[tuple[int, float]]:
 
 
 def cell_terms(where: Where, batch: float, length: float) -> Terms:
-    """What an engine on a device is off by at sizes near ``batch`` and ``length``: between measured sizes, linearly."""
+    """Returns terms that correct an engine on a device, interpolated between sizes at ``batch`` and ``length``."""
     own = f"cell|{where.place}|tp{where.devices}"
     return (
         *((f"{own}|b{size}", share) for size, share in between(batch, BATCHES)),
@@ -152,7 +152,7 @@ def cell_terms(where: Where, batch: float, length: float) -> Terms:
 def _one_request_law(
     setting: Setting, where: Where, batch: npt.NDArray[np.int64], length: npt.NDArray[np.int64]
 ) -> list[Amount]:
-    """One request: its prompt in passes of ``batch`` positions, then token by token."""
+    """Returns the summands of one request: its prompt in passes of ``batch`` positions, then token by token."""
     rows, ones = len(batch), np.ones(len(batch), np.int64)
     alone = replace(setting, plan=type(setting.plan)(), runtime=runtime_named("llama.cpp"))
     step = lower_pass(alone, Step(batch=ones, query_tokens=1, past_tokens=length + length // 2))
@@ -166,13 +166,14 @@ def _one_request_law(
 def closed_batch_law(
     setting: Setting, where: Where, batch: npt.NDArray[np.int64], length: npt.NDArray[np.int64]
 ) -> list[Amount]:
-    """The summands of batches of equal requests that start together, until the last has ended; one value a batch.
+    """Returns the summands of a batch's time, from the common start of its equal requests to the last end; one value
+    per batch.
 
     Args:
         setting: Model and formats; its plan splits products over ``where.devices``.
         where: Engine and devices.
         batch: Requests of each batch.
-        length: Tokens of a prompt, and as many are made.
+        length: Tokens of a prompt, and also of its answer.
 
     Raises:
         Unsupported: The device lists no rate of 16-bit products, or a block is not lowered.
@@ -192,7 +193,7 @@ def closed_batch_law(
 
 
 def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
-    """Fits to the table and writes ``stacks.json``.
+    """Fits the law's terms to the table and writes ``stacks.json``.
 
     Raises:
         SpecError: No row can be predicted.
@@ -207,5 +208,5 @@ def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
 
 
 def rows(truth: Path, leave_out: str) -> dict[str, list[Row]]:
-    """Every row with its prediction, by the column of the predictions."""
+    """Predicts every row; maps the name of the predicted column to the rows."""
     return {"latency_s": predicted_rows(read(table_in(truth, FILE)), constants(), leave_out)}

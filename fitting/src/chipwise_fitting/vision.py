@@ -1,4 +1,4 @@
-"""Image models in PyTorch: reading the table of timm's benchmarks, fitting, predicting."""
+"""Image models in PyTorch: reads the table of timm's benchmarks, fits, and predicts."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ START = {
     "activations": 0.7,
     "kernel": math.log(5e-6),
     "pass": math.log(3e-4),
-    "other.flops": 0.4,  # beside the terms of plain ones
+    "other.flops": 0.4,  # for other than plain vision transformers, in addition to the terms above
     "other.activations": 0.3,
     "other.pass": 1.2,
 }
-NOISE = 0.05  # of a run, as a logarithm
-SAME_MODEL = 0.1  # logarithm of FLOPs over those that timm counted: beyond it a row's sizes are not the whole model
+NOISE = 0.05  # standard deviation of a run's logarithm
+SAME_MODEL = 0.1  # log ratio of computed to timm's FLOPs above which a row's sizes do not describe the whole model
 STYLES = ("True", "False")
-MOST_TOKENS = 5000  # beyond it the columns of a hybrid count a stem's pixels as tokens
+MOST_TOKENS = 5000  # rows with more tokens are hybrid models whose columns count a stem's pixels as tokens
 
 
 def prior(name: str) -> tuple[float, float]:
-    """Where a term starts, and how far it is expected to be from there."""
+    """Returns the starting value of a term and the standard deviation of its prior around that value."""
     kind, *levels = name.split("|")
     if not levels:
         return START[kind], 1.0
@@ -55,7 +55,7 @@ def prior(name: str) -> tuple[float, float]:
 
 
 def read(path: Path) -> list[TableRun]:
-    """Every row of the table that was timed.
+    """Reads every row of the table that was timed.
 
     Raises:
         SpecError: The table cannot be read, or lacks a column.
@@ -104,10 +104,10 @@ def _run(row: Mapping[str, str], counted: Mapping[tuple[str, str], tuple[float, 
 
 
 def _law(row: Mapping[str, str], setup: Setup, batch: int, counted: tuple[float, float] | None) -> tuple[Law, float]:
-    """The law of a row and its FLOPs an image: by its sizes where it is plain, else by what was counted of it.
+    """Returns a row's law and FLOPs per image: from its sizes if it is a plain transformer, else from timm's counts.
 
     Raises:
-        SpecError: The row has neither.
+        SpecError: The row has neither sizes nor counts.
     """
     sizes = [number(row.get(name, "")) for name in SIZES]
     tokens = number(row.get("tokens", "")) or 0.0
@@ -133,16 +133,16 @@ def _law(row: Mapping[str, str], setup: Setup, batch: int, counted: tuple[float,
 
 
 def counted_law(flops: float, activations: float, style: str, setup: Setup, batch: int) -> Law:
-    """The summands of a pass of any image model, by its FLOPs and activations an image.
+    """Returns the summands of a pass of any image model, from its FLOPs and activations per image.
 
-    A setting deviates from others as it does for plain vision transformers; a style has terms of its own beside these.
+    Settings have the same terms as for plain vision transformers; each style has its own terms in addition.
 
     Args:
-        flops: Of an image; a multiply-add is two.
-        activations: Values that an image's kernels write.
-        style: What is built alike, such as ``SwinTransformerV2``.
-        setup: How it runs.
-        batch: Images.
+        flops: FLOPs per image; a multiply-add counts as two.
+        activations: Values that the kernels write per image.
+        style: Class of models that are built alike, such as ``SwinTransformerV2``.
+        setup: Device, runtime, format, memory layout and version of the run.
+        batch: Number of images.
 
     Raises:
         Unsupported: The device lists no rate of such products.
@@ -158,7 +158,7 @@ def counted_law(flops: float, activations: float, style: str, setup: Setup, batc
 
 
 def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
-    """Fits to the table and writes ``vision.json``.
+    """Fits the law's terms to the table and writes ``vision.json``.
 
     Raises:
         SpecError: No row can be predicted.
@@ -173,5 +173,5 @@ def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
 
 
 def rows(truth: Path, leave_out: str) -> dict[str, list[Row]]:
-    """Every row with its prediction."""
+    """Predicts every row of the table."""
     return {"step_s": predicted_rows(read(table_in(truth, FILE)), constants(), leave_out)}

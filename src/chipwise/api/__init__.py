@@ -1,7 +1,7 @@
 """The public Python API. ``chipwise.NAME`` is ``chipwise.api.NAME``, loaded on first use.
 
-Its modules hold the public functions, which check their arguments and call the lower floors. Names that only the
-command line needs are in :mod:`chipwise.api.answers`.
+The modules of this package hold the public functions. They check their arguments and call the other packages of
+chipwise. Names that only the command line needs are in :mod:`chipwise.api.answers`.
 """
 
 from __future__ import annotations

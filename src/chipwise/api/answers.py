@@ -1,4 +1,6 @@
-"""Names that commands need to print answers: types of answers, tables, pages and word lists; loaded on first use.
+"""Names that the commands need to print results; loaded on first use.
+
+They are types of results, functions that make tables and pages, and lists of known names.
 
 Commands import public functions from :mod:`chipwise.api`, and everything else from here.
 """

@@ -30,17 +30,17 @@ class _Entry(Result):
     name: str
 
     def headline(self) -> str:
-        """The name."""
+        """Returns the entry's name, which serves as its one-line summary."""
         return self.name
 
     def rows(self) -> list[Mapping[str, Any]]:
-        """One row with a column for each field."""
+        """Returns one row, with a column for each field of the entry."""
         return [{each.name: getattr(self, each.name) for each in fields(self)}]
 
 
 @dataclass(frozen=True, repr=False)
 class DeviceEntry(_Entry):
-    """One chip: capacity, bandwidth, dense peaks in operations per second; None if not published."""
+    """One chip: memory capacity, bandwidth, and dense peaks in operations per second; unpublished values are None."""
 
     title: str
     vendor: str
@@ -61,9 +61,10 @@ class DeviceEntry(_Entry):
 class ModelEntry(_Entry):
     """One bundled model: its Hugging Face id and sizes.
 
-    A diffusion model is listed under the part of its id that identifies it. Layers and width describe the part that
-    runs in every step (for a UNet: the layers with attention, and the largest width); parameters are those of all parts
-    if known, else of that part.
+    A diffusion model is listed under a short name, such as ``flux.1`` for ``black-forest-labs/FLUX.1-dev``. Its layers
+    and width are those of the transformer or UNet, which runs in each step (for a UNet: the layers with attention, and
+    the largest width). ``parameters`` includes all parts of a diffusion model. If the sizes of the other parts are
+    unknown, it includes only the transformer or UNet.
     """
 
     parameters: int
@@ -78,7 +79,7 @@ class ModelEntry(_Entry):
 
 @dataclass(frozen=True, repr=False)
 class RuntimeEntry(_Entry):
-    """One runtime: whether chipwise estimates it, measures in it, and whether it is installed here."""
+    """One runtime: whether chipwise can predict its times, can measure in it, and finds it installed here."""
 
     title: str
     aliases: tuple[str, ...]
@@ -106,7 +107,7 @@ class ModelOnDevice(_Entry):
 
 @public
 def devices() -> ResultTable[DeviceEntry]:
-    """All bundled devices, by name.
+    """All bundled devices, sorted by name.
 
     >>> import chipwise
     >>> chipwise.devices()[0].memory_bytes > 0
@@ -144,15 +145,15 @@ def models_on(
 ) -> ResultTable[ModelOnDevice]:
     """The bundled language models that fit on a chip, largest first, with their predicted speed.
 
-    Runtime and weight format are the chip's usual ones. The title says how many do not fit.
+    Runtime and weight format are the chip's usual ones. The table's title says how many of the models fit.
 
     Args:
         device: A device's name.
         contains: Only models whose id contains this text; case does not matter.
         prompt_tokens: Tokens of the prompt.
         new_tokens: Tokens of the answer.
-        host: The card's host, as in :func:`chipwise.estimate`. Models that can be split between card and host are then
-            listed too.
+        host: The host of the graphics card, as in :func:`chipwise.estimate`. If given, models that only fit when split
+            between card and host are listed too.
 
     Raises:
         UnknownName: The device is unknown.
@@ -177,7 +178,7 @@ def models_on(
 
 
 def _shared(names: Sequence[str], asked: Request, host: str) -> list[ModelOnDevice]:
-    """The models that fit if they are split between card and host.
+    """Returns the models that only fit if they are split between the graphics card and its host.
 
     Raises:
         Unsupported: Models cannot be split on this device.
@@ -216,13 +217,13 @@ def _on_device(name: str, found: CostEstimate) -> ModelOnDevice:
 
 
 def model_names() -> list[str]:
-    """The names that :func:`models` lists, in its order."""
+    """The names of the models that :func:`models` lists, in the same order."""
     return [*families.names(), *sorted(diffusion.KNOWN)]
 
 
 @public
 def runtimes() -> ResultTable[RuntimeEntry]:
-    """The inference runtimes: which can be estimated, which can be measured here, and what the others need."""
+    """The inference runtimes: which can be predicted, which can be measured, and what is missing to measure here."""
     found = []
     estimated = {table_name(name): name for name in ESTIMATED}
     for row in dict.fromkeys((*estimated, *NEEDS)):
@@ -242,7 +243,7 @@ def runtimes() -> ResultTable[RuntimeEntry]:
 
 
 def weight_formats() -> list[str]:
-    """Names of the weight formats for ``weights=``."""
+    """Names of the weight formats that the argument ``weights`` accepts."""
     return list(FORMATS)
 
 

@@ -1,4 +1,4 @@
-"""Calibrates this machine's cost model and refines it with measurements."""
+"""Calibrates the cost model of this machine, and refines the calibration with measurements."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from chipwise.hardware.device import MachineProfile
 
 @public
 def learn(*, runtime: str = "onnxruntime", threads: int = 1, count: int | None = None) -> tuple[Learned, Path]:
-    """Refines this machine's profile with its measurements; returns the changes and the profile's file.
+    """Refines this machine's profile with measurements made on it; returns the changes and the profile's file.
 
     Args:
-        runtime: The profile's runtime.
-        threads: Number of threads of the profile.
-        count: Use only this many measurements, chosen at random.
+        runtime: The runtime of the profile.
+        threads: The number of threads of the profile.
+        count: Use only this number of measurements, chosen at random. Default: all.
 
     Raises:
-        InputError: There is no profile, or there are too few measurements.
+        InputError: There is no profile for this runtime and number of threads, or there are too few measurements.
     """
     profile = saved_profile(runtime, threads)
     if profile is None:
@@ -53,17 +53,17 @@ def calibrate(
 ) -> tuple[MachineProfile, Path]:
     """Measures this machine in a runtime; returns the profile and its file.
 
-    If a calibration was stopped, the next call continues it, within a day and with the same machine and versions.
+    If a calibration was stopped, a call within a day continues it, provided that machine and versions are the same.
 
     Args:
         runtime: The runtime to calibrate.
-        threads: Threads of the runtime.
-        seconds: Approximate duration.
-        out: File for the profile; by default the one that all commands read.
-        on_progress: Called with a description of the current measurement and the share of work done.
-        images: Calibrate for image classifiers; this profile is separate from the one for language models.
-        ranking: Calibrate for ranking models (also a separate profile).
-        sounds: Calibrate for speech recognisers (also a separate profile).
+        threads: Number of threads of the runtime.
+        seconds: Approximate duration in seconds.
+        out: File for the profile. Default: the file that all commands read.
+        on_progress: Called with a description of the current measurement, and the share of the work that is done.
+        images: Calibrate for image classifiers. Their profile is separate from the one for language models.
+        ranking: Calibrate for ranking models, which also have a separate profile.
+        sounds: Calibrate for speech recognisers, which also have a separate profile.
 
     Raises:
         InputError: ``seconds`` is not a positive, finite number, or there are more threads than cores.
@@ -77,13 +77,13 @@ def calibrate(
         raise Unreachable(f"{runtime}: {lack}")
     kinds = [name for name, asked in (("images", images), ("ranking", ranking), ("sounds", sounds)) if asked]
     if len(kinds) > 1:
-        raise InputError("calibrate for images, ranking or sounds, one at a time: each has a separate profile")
+        raise InputError("give only one of images, ranking and sounds: each has a separate profile")
     kind = "".join(kinds)
     kept = kept_as(runtime, kind)
     path = Path(out) if out is not None else profile_path(kept, threads)
     try:
         before = saved_profile(kept, threads)
-    except SpecError:  # a damaged profile is replaced
+    except SpecError:  # a damaged profile is overwritten
         before = None
     if out is None:
         with storage(path):
@@ -93,7 +93,7 @@ def calibrate(
         runtime=runtime, threads=threads, seconds=seconds, on_progress=on_progress,
         partial=profile_path(kept, threads).with_suffix(".partial.jsonl"), kind=kind,
     )  # fmt: skip
-    if before is not None and before.thermal is not None:  # keep it, since calibration does not measure it
+    if before is not None and before.thermal is not None:  # calibration does not measure this
         profile = replace(profile, thermal=before.thermal)
     if out is None:
         return profile, save_profile(profile, runtime=kept, threads=threads)

@@ -1,4 +1,4 @@
-"""Explains where a model's time goes and which changes help."""
+"""Explains what takes a model's time, and which changes would help."""
 
 from __future__ import annotations
 
@@ -33,26 +33,25 @@ def sensitivity(
     weights: str = "int8",
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[float, ...]:
-    """Measures the loss from storing one layer at a time in a narrow format, as input for ``explain``.
+    """Measures how much the loss rises if one layer at a time is stored in a narrow format, as input for ``explain``.
 
-    For text the loss is bits per byte, for another task its own loss on validation data, such as the error rate.
+    For text, the loss is in bits per byte. For another task, it is the task's own loss on validation data, such as the
+    error rate.
 
     Args:
-        model: A folder with weights (and tokenizer), such as a winner's.
-        text: A text file that the model was not trained on, one entry per line.
-        data: A run file of another task, for its data. Default: the data of a winner's run.
+        model: A folder with weights (and, for text, a tokenizer), such as the winner of a search.
+        text: A text file on which the model was not trained, with one entry per line.
+        data: A run file of a task other than text; its data are used. Default for a winner: the data of its run.
         weights: ``int8`` or ``int4``.
         on_progress: Called with the number of finished layers and the total number.
 
     Raises:
         InputError: Weights, tokenizer or text are missing, or ``data`` is a run file of a text task.
-        Unsupported: ``weights`` is another format.
+        Unsupported: ``weights`` is neither ``int8`` nor ``int4``.
     """
     if text is None:
         if (run := run_of(model, data)) is None:
-            raise InputError(
-                "give a text file, or a run file of another task for its data: --text FILE, --data vision.yaml"
-            )
+            raise InputError("give a text file (--text FILE), or a run file of another task, as in --data vision.yaml")
         return layer_losses_on_task(model, run, weights, on_progress=on_progress)
     if data is not None:
         raise InputError("give only one of --text and --data")
@@ -110,20 +109,20 @@ def explain(
     values: Mapping[str, float] | None = None,
     inputs: Inputs | None = None,
 ) -> Explanation | GraphExplanation:
-    """Explains where the time of ``model`` goes on a chip, and what each change would gain.
+    """Explains what takes the time of ``model`` on a chip, and how much each possible change would gain.
 
     Args:
-        model: See :func:`estimate`. An ONNX file or a PyTorch module gives a :class:`GraphExplanation`; type checkers
-            know it of a file if ``shapes`` is given.
-        device: A data sheet, or ``here`` for this machine, once calibrated. An ONNX file or a module is measured
-            ``here``.
-        runtime: See :func:`estimate`. Default on this machine ``onnxruntime``, for training ``torch-compile``.
+        model: See :func:`estimate`. An ONNX file or a PyTorch module gives a :class:`GraphExplanation`; for
+            a file, type checkers infer this only if ``shapes`` is given.
+        device: A data sheet, or ``here`` for this machine. On this machine, an ONNX file or a module is measured; any
+            other model is predicted, and this needs a calibration of the machine.
+        runtime: See :func:`estimate`. Default: ``onnxruntime`` on this machine, ``torch-compile`` for training.
         weights: Number format of the matrices, as in :func:`estimate`.
         kv: KV-cache dtype. Default: same as the activations.
         tp: Tensor-parallel degree.
-        pp: Pipeline stages.
+        pp: Pipeline-parallel degree.
         ep: Expert-parallel degree.
-        dp: Replicas of attention.
+        dp: Data-parallel replicas of attention.
         batch: Requests in flight, or sequences of a training step.
         prompt: Prompt tokens of a request.
         new: New tokens of a request.
@@ -131,12 +130,13 @@ def explain(
         images: Images per request, for models that read images.
         image_size: Width and height of the images in pixels.
         audio_s: Seconds of sound per request, for an audio model. Default: 30 for Whisper, else 10.
-        train: Explain one optimiser step over ``batch`` sequences of ``prompt`` tokens instead of serving.
-        checkpoint: With ``train``: activations are recomputed in the backward pass.
-        sensitivity: The loss from storing each layer alone in a narrow format, as a list or a JSON file with a list.
-        threads: Threads of this machine's runtime.
-        every: Also include advice whose gain is uncertain.
-        other_chips: Also suggest other devices.
+        train: Explain an optimiser step over ``batch`` sequences of ``prompt`` tokens, instead of serving.
+        checkpoint: Whether activations are recomputed in the backward pass; only with ``train``.
+        sensitivity: For each layer, the rise in loss if this layer alone is stored in a narrow format: a list, or a
+            JSON file with a list, as from :func:`sensitivity`.
+        threads: Number of threads of the runtime; only for this machine.
+        every: Whether to include advice whose gain is uncertain.
+        other_chips: Whether to suggest other devices.
         like: See :func:`estimate`.
         shapes: See :func:`estimate`.
         values: See :func:`estimate`.
@@ -144,9 +144,10 @@ def explain(
 
     Raises:
         InputError: This machine was not calibrated in this runtime, or arguments contradict each other.
-        UnknownName: A name is unknown; the error lists the nearest ones.
+        UnknownName: A name is unknown; the error lists similar names.
         SpecError: A parallel degree does not divide the model.
-        Unsupported: The chip has no rate for a format, or the profile has no rates for a block.
+        Unsupported: The chip's data sheet lists no arithmetic rate for a number format, or this machine's profile has
+            no fitted rates for a block.
     """
     asks = GraphQuestion(
         model=model, inputs=inputs, shapes=shapes, values=values, runtime=runtime, weights=weights, threads=threads
@@ -157,18 +158,20 @@ def explain(
         return explain_graph(asks, device)
     if threads != 1 and not is_here(device):
         raise InputError(
-            "threads: only applies to this machine; for a data sheet name the cores, such as core-i7-13700k:4-cores"
+            "threads: only applies to this machine; for a data sheet, name the cores, such as core-i7-13700k:4-cores"
         )
     model = alike.named(model, like)
     model = model if isinstance(model, ArchSpec) else str(model)
     if checkpoint and not train:
-        raise InputError("checkpoint: activations are only recomputed in training; set train as well")
+        raise InputError("checkpoint: activations are recomputed only in training; set `train` as well")
     asked: dict[str, Any] = {"tp": tp, "pp": pp, "ep": ep, "dp": dp, "batch": batch, "shared_tokens": shared}
     asked |= {"prompt_tokens": prompt, "new_tokens": new, "kv": kv}
     if images and train:
-        raise InputError("images: a training step on images is not priced")
+        raise InputError("images: a training step on images cannot be predicted; leave images out")
     if audio_s is not None and train:
-        raise InputError("audio_s: a training step is priced on sounds of the usual length")
+        raise InputError(
+            "audio_s: a training step can only be predicted for the model's usual length of sound; leave audio_s out"
+        )
     weights = weights or (default_weights(model) if isinstance(model, str) and audio_s is not None else None)
     heard, sound_s = listening(model, audio_s)
     named = heard if isinstance(heard, ArchSpec) else str(heard)
@@ -177,7 +180,7 @@ def explain(
         asked["sensitivity"] = read_sensitivity(sensitivity)
     if train:
         if is_here(device):
-            raise InputError("training on this machine is measured, not predicted: chipwise train")
+            raise InputError("training on this machine is measured, not predicted; run: chipwise train")
         asked |= {"task": "train", "checkpoint": checkpoint}
     try:
         if is_here(device):

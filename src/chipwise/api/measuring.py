@@ -1,4 +1,4 @@
-"""Public functions for measuring a model here or elsewhere and for exporting it, with arguments checked."""
+"""Public functions that measure a model on this or another machine, or export it. They check their arguments."""
 
 from __future__ import annotations
 
@@ -58,50 +58,55 @@ def quantize(
     resume: bool = False,
     on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> QuantisedFile | QuantisedGguf | exports.Exported:
-    """The best number formats of a model on this machine, each chosen by measured time and measured loss.
+    """Chooses number formats for a model's operators or matrices by measured time and measured loss.
 
-    An ONNX file becomes as fast as it can within a loss. A decoder in a Hugging Face folder or a GGUF file becomes a
-    GGUF file: the mix of llama.cpp's formats that changes its next-token distributions least within limits of time and
-    memory, or a stock mix where none is better. Can be stopped and resumed; what is known so far is in a folder next to
-    the output. With a ``method``, a Hugging Face folder, a winner or a GGUF file is written as ONNX in one format, by
-    :func:`chipwise.export`.
+    An ONNX file is made as fast as possible within a limit on the loss. A decoder in a Hugging Face folder or a GGUF
+    file becomes a GGUF file with a mix of llama.cpp's formats. Among the mixes within limits on time and memory, the
+    one that changes the decoder's next-token distributions least is chosen. If it is not clearly better than the best
+    of llama.cpp's own mixes (Q4_K_M, …), llama.cpp's mix is written instead. The run can be stopped and resumed,
+    because intermediate results are in a folder next to the output. With a ``method``, a Hugging Face folder, a winner
+    of a search or a GGUF file is written as ONNX in one format, by :func:`chipwise.export`.
 
     Args:
-        model: An ``.onnx`` file, a PyTorch module or the name of one (``package.module:build`` or ``file.py:build``,
-            which is imported), a Hugging Face folder or a ``.gguf`` file.
-        data: ONNX: a ``.npz`` file that holds samples of each input along a first axis, or a folder of such files, one
-            for each sample, or arrays by the names of inputs; further arrays, such as labels, are for the metric. GGUF:
+        model: An ``.onnx`` file, a PyTorch module, the name of such a module (``package.module:build`` or
+            ``file.py:build``, which is imported), a Hugging Face folder or a ``.gguf`` file.
+        data: For ONNX: a ``.npz`` file with samples of each input along a first axis, a folder of ``.npz`` files with
+            one sample each, or arrays by name of the input; other arrays, such as labels, are for the metric. For GGUF:
             text files, or folders of ``.txt`` files; each file is a domain, whose last third is held out.
-        loss: ONNX: the largest loss, such as ``<= 1 %``: of the metric's score; without a metric, the relative error of
-            the worst output, the divergence in nats of probabilities, or the share of whole numbers that differ.
-        metric: ONNX: a function of a Python file, such as ``metric.py:score``, called as ``score(outputs, data)`` with
-            a list of arrays for each output and for each array of the data; more is better.
-        inputs: Examples of a module's arguments, as ``(x,)`` or by name, by whose shapes it is traced.
-        shapes: ONNX: sizes by which open axes of inputs are fixed in the written file. A module: shapes of its
-            arguments, instead of ``inputs``.
-        values: ONNX: values to which inputs are fixed in the written file, which then ignores them.
-        tpot: GGUF: the longest decode step, such as ``<= 8 ms``.
-        memory: GGUF: the most bytes of weights, such as ``<= 400 MB``. Without any limit: size and time of Q4_K_M.
-        context: GGUF: tokens whose keys and values count as memory and are read by a step; their format (f16, q8_0,
-            q4_0) is then chosen together with the weights'. None: f16, which does not count.
-        weights: GGUF: one format for all matrices, such as ``q4_k``, instead of a mix. With a method: ``int8`` or
+        loss: For ONNX: limit on the loss, such as ``<= 1 %`` of the metric's score. Without a metric, the loss is the
+            largest loss of an output: for probabilities the divergence in nats, for whole numbers the share that
+            differ, for all other outputs the relative error.
+        metric: For ONNX: a function in a Python file, such as ``metric.py:score``. It is called as ``score(outputs,
+            data)`` where both are dicts of lists of arrays, by name; a higher score is better.
+        inputs: For a module: examples of its arguments, as ``(x,)`` or by name. The module is traced with their shapes.
+        shapes: For ONNX: sizes of open (dynamic) axes of inputs; in the written file, these axes have fixed sizes. For
+            a module: shapes of its arguments, instead of ``inputs``.
+        values: For ONNX: constants that replace inputs. The written file ignores what is passed for these inputs.
+        tpot: For GGUF: limit on the time of a decode step, such as ``<= 8 ms``.
+        memory: For GGUF: limit on the bytes of weights, such as ``<= 400 MB``. If no limit is given, the size and the
+            time of Q4_K_M are the limits.
+        context: For GGUF: number of tokens in the KV cache, which then counts towards ``memory`` and the time of a
+            decode step. The format of the cache (f16, q8_0, q4_0) is chosen together with that of the weights. If
+            ``None``, the cache is f16, and its memory is not counted.
+        weights: For GGUF: one format for all matrices, such as ``q4_k``, instead of a mix. With a method: ``int8`` or
             ``int4`` (default).
-        method: How ONNX weights are rounded: ``nearest``, ``searched``, ``gptq``, ``learned``, or ``auto``: the one of
-            least loss on calibration data, which may also be a run file.
-        cpu_seconds: CPU seconds of ``learned``, 60 unless given; where they are given, ``auto`` tries it too.
-        device: GGUF: a chip that is not here, whose times are predicted from its data sheet.
-        dry_run: GGUF: choose and promise, but write and measure no file.
+        method: How ONNX weights are rounded: ``nearest``, ``searched``, ``gptq``, ``learned``, or ``auto`` for the
+            method with the lowest loss on calibration data. With a method, ``data`` may also be a run file.
+        cpu_seconds: CPU seconds for ``learned``. Default: 60. If given, ``auto`` also tries ``learned``.
+        device: For GGUF: a chip other than this machine; times are then predicted from its data sheet.
+        dry_run: For GGUF: choose formats and predict their cost, but neither write nor measure a file.
         out: The file to write; with a method, the folder. Default: ``NAME.quantised.onnx``, ``NAME.mix.gguf`` or
             ``NAME-onnx`` in the current folder.
-        threads: ONNX: threads of the runtime. With one, CPU time is measured, which other programs disturb little.
-        minutes: ONNX: most minutes for changes of single operators after the exact choice.
-        seed: Random seed of the split, or of the tokens by which losses are measured.
-        resume: Go on with a stopped run.
-        on_progress: Called with the stage, the finished steps and the total steps.
+        threads: For ONNX: threads of the runtime. With one, times are CPU times; other programs hardly disturb them.
+        minutes: For ONNX: maximum minutes for trying changes of single operators after the formats are chosen.
+        seed: Random seed. For ONNX: for splitting the data. For GGUF: for the random samples that estimate losses.
+        resume: Continue a stopped run.
+        on_progress: Called with the stage, the number of finished steps and the total number of steps.
 
     Raises:
-        InputError: The model, the data or a limit is wrong, or no mix keeps the limits.
-        StudyError: The folder of the state holds another run, or this one and ``resume`` is not given.
+        InputError: The model, the data or a limit is wrong, or no mix meets the limits.
+        StudyError: The folder of intermediate results holds a different run, or it holds this run and ``resume`` is not
+            given.
         MeasurementError: The runtime cannot run the model, or its outputs are not finite.
         Unsupported: A graph, an architecture or a format is not supported.
         MissingExtra: A needed package is not installed.
@@ -131,9 +136,9 @@ def quantize(
     _refuse("an ONNX file", loss=other, metric=metric, inputs=inputs, shapes=shapes or None, values=values or None)
     _refuse("an ONNX file", threads=None if threads == 1 else threads)
     if isinstance(data, Mapping):
-        raise SpecError("must be text files or folders of them for this model", field="data")
+        raise SpecError("must be text files, or folders of text files, for this model", field="data")
     if rounds:
-        whom = "a choice of formats, which a method (--method, --cpu-seconds) leaves out"
+        whom = "a choice of formats; with a method (--method, --cpu-seconds) none is made"
         _refuse(whom, tpot=tpot, memory=memory, context=context, device=device, dry_run=dry_run or None)
         if (weights or "").upper() in TYPES:
             raise SpecError(

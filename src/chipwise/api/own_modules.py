@@ -1,4 +1,4 @@
-"""The public function that searches networks which a user's own module builds and trains."""
+"""The public function for searching networks that a user's own Python module builds and trains."""
 
 from __future__ import annotations
 
@@ -32,27 +32,29 @@ def search_module(
     strategy: str = "auto",
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> ModuleResult:
-    """Searches the networks of a user's module for the one with the lowest loss within limits, and trains it.
+    """Finds the network with the lowest loss within limits, among the networks that a user's module can build.
 
-    The module is a Python file that defines a table ``CHOICES`` and the functions ``inputs()``, ``build(choices)``,
-    ``train(module, cpu_s)`` and, if wanted, ``test(module)``; ``chipwise init convnet`` writes an example. The file is
-    run. Networks are timed on this machine, exported to ONNX and run by ONNX Runtime with one thread.
+    The winner is then trained further. The module is a Python file that defines a table ``CHOICES`` and the functions
+    ``inputs()``, ``build(choices)``, ``train(module, cpu_s)`` and, optionally, ``test(module)``. ``chipwise init
+    convnet`` writes an example. The search executes the file. Networks are timed on this machine: they are exported to
+    ONNX and run by ONNX Runtime with one thread.
 
     Args:
         module: The Python file.
         latency: Limit on the time of one pass, such as ``"<= 60 us"``.
         parameters: Limit on the number of parameters, such as ``"<= 100k"``.
-        cpu: CPU time for everything.
-        out: The run's folder; ``runs/<name of the file>`` by default. A search in it goes on.
-        workers: Parallel trainings.
+        cpu: CPU time for the whole search, including the winner's training.
+        out: The run's folder. Default: ``runs/<name of the file>``. If it holds a stopped search, that search is
+            continued.
+        workers: Number of parallel training runs.
         seed: Random seed.
         strategy: A name from ``chipwise strategies``.
-        on_progress: Called with the phase, and its numbers of finished and requested evaluations.
+        on_progress: Called with the phase, the number of finished evaluations, and the total number.
 
     Raises:
         InputError: The module or a limit cannot be used, or the budget is too small.
-        Infeasible: No network keeps the limits, or every training failed.
-        StudyError: The folder has another search.
+        Infeasible: No network meets the limits, or every training run failed.
+        StudyError: The folder holds a different search.
         WorkerError: The winner's training failed.
         MissingExtra: ONNX Runtime is not installed.
     """
@@ -72,9 +74,5 @@ def search_module(
         workers=whole_number("workers", workers),
         seed=whole_number("seed", seed, least=0),
         strategy=strategy,
-        tell=on_progress or _silent,
+        tell=on_progress or (lambda phase, done, wanted: None),
     ).run()
-
-
-def _silent(phase: str, done: int, wanted: int) -> None:
-    """Shows nothing."""

@@ -1,4 +1,4 @@
-"""Estimates of a model's cost: on one device, on several, or for every row of a table."""
+"""Estimates of a model's cost: on one device, on several devices, or for each row of a table."""
 
 from __future__ import annotations
 
@@ -59,16 +59,19 @@ class DeviceAnswer(Result):
     problem: str = ""
 
     def headline(self) -> str:
-        """The device with its times, or a statement that there is no estimate."""
+        """The device with its times, or with the reason why there is no estimate."""
         return f"{self.device}: no estimate" if self.estimate is None else self.estimate.headline()
 
     def rows(self) -> list[Mapping[str, object]]:
-        """One row with every metric that is known."""
+        """Returns one row with every metric that is known."""
         metrics = {} if self.estimate is None else {name: item.value for name, item in self.estimate.metrics.items()}
         return [{"device": self.device} | metrics | {"problem": self.problem}]
 
     def detailed(self) -> Mapping[str, object]:
-        """The row with more columns: the runtime, the ends of every interval, and memory by purpose in bytes."""
+        """Returns the row with more columns: runtime, both ends of each interval, and the bytes of each kind of memory.
+
+        The kinds of memory are, for example, weights, cache and activations.
+        """
         found: dict[str, object] = {"device": self.device}
         if self.estimate is not None:
             found |= {"runtime": self.estimate.runtime, "provenance": self.estimate.provenance}
@@ -87,10 +90,10 @@ class DeviceAnswer(Result):
 
 
 class EstimateTable(ResultTable[DeviceAnswer]):
-    """Estimates of one model on several devices, fastest first; devices without an answer come last."""
+    """Estimates of one model on several devices, fastest first. Devices without an estimate come last."""
 
     def rows(self) -> list[Mapping[str, object]]:
-        """One row per device with the same columns; None if a device has no such metric."""
+        """One row per device. All rows have the same columns; the value is None if a device lacks the metric."""
         found = super().rows()
         names = dict.fromkeys(name for row in found for name in row if name != "problem")
         return [{name: row.get(name) for name in (*names, "problem")} for row in found]
@@ -177,7 +180,7 @@ def estimate(
     values: Mapping[str, float] | None = None,
     inputs: Inputs | None = None,
 ) -> CostEstimate | EstimateTable | RunEstimate | GraphTable:
-    """Predicts the cost of serving ``model`` on any known device, kernel by kernel.
+    """Predicts the cost of serving ``model`` on a known device, kernel by kernel.
 
     >>> import chipwise
     >>> found = chipwise.estimate("gpt2", device="l4")
@@ -187,20 +190,20 @@ def estimate(
     'h100-sxm'
 
     Args:
-        model: A bundled Hugging Face id, a ``config.json`` or its folder, a spec file, or an :class:`ArchSpec`. An ONNX
-            file, or a PyTorch module or its name (``package.module:build``, ``file.py:build``; it is imported): the
-            result is a :class:`RunEstimate` of one pass, to type checkers if ``shapes`` is given.
+        model: A bundled Hugging Face id, a ``config.json`` or its folder, a spec file, or an :class:`ArchSpec`. For
+            an ONNX file, a PyTorch module or its name (``package.module:build``, ``file.py:build``; it is imported),
+            the result is a :class:`RunEstimate` of one pass (type checkers infer this if ``shapes`` is given).
         device: A data sheet's name, alias or file; ``here`` is this machine, calibrated with one thread.
         devices: Several devices, or ``"all"``: the result is a table, fastest first.
         runtime: Inference runtime to model: vllm, sglang, trtllm, llama.cpp, …; see :func:`chipwise.runtimes`. Default:
             the device's own, such as vllm on servers and llama.cpp on a Mac or a GeForce.
         prompt: Prompt tokens per request.
-        prompt_p99: P99 of prompt tokens, if prompts differ in length (lognormal, with ``prompt`` as their P50); the
-            answer's P99s hold over all of them.
+        prompt_p99: P99 of prompt tokens, if prompts differ in length (lognormal, with ``prompt`` as their P50). The P99
+            times of the result then cover prompts of all these lengths.
         new: New tokens per request.
         batch: Requests in flight, over all replicas.
-        weights: Weight format; ``own`` is the checkpoint's. Default: the chip's usual format: ``q4_k_m`` in llama.cpp
-            on consumer chips, the checkpoint's own elsewhere.
+        weights: Weight format; ``own`` means the checkpoint's format. Default: the chip's usual format, which is
+            ``q4_k_m`` in llama.cpp on consumer chips and the checkpoint's own format elsewhere.
         kv: KV-cache dtype. Default: same as the activations.
         tp: Tensor-parallel degree.
         pp: Pipeline-parallel degree.
@@ -210,22 +213,23 @@ def estimate(
         image_size: Width and height of the images in pixels.
         audio_s: Seconds of sound per request, for an audio model, instead of a prompt. Default: 30 for Whisper, else
             10.
-        hypothetical: Whether to estimate a model that does not fit as if it did; the answer's ``does_not_fit`` then
-            says so.
-        like: Family, such as ``llama``, as which to read a ``config.json`` with an unknown ``model_type``.
-        gpu_layers: In llama.cpp, the number of layers on the card, the rest on its host; ``auto``: as many as fit.
+        hypothetical: Whether to estimate a model that does not fit in memory as if it did; ``does_not_fit`` in the
+            result then says so.
+        like: Family, such as ``llama``, whose format is assumed for a ``config.json`` with an unknown ``model_type``.
+        gpu_layers: In llama.cpp, how many layers are on the graphics card (``auto``: all that fit), not on its host.
         n_cpu_moe: In llama.cpp, the number of layers whose experts stay on the host.
-        host: The card's host: its processor, or its memory bandwidth such as ``60 GB/s``. Default: a desktop.
-        ambient: Temperature around it, such as ``"45 C"``: adds ``ttft_sustained`` and ``tpot_sustained`` (long load).
-        shapes: ONNX files: sizes of inputs with open axes, or of an open axis by its name; an open first axis is 1
-            unless given. Modules: the shapes of arguments.
-        values: ONNX files: inputs that are fixed to a value. Modules: also arguments that are numbers.
-        inputs: Modules: examples of the arguments, as ``(x,)`` or by name, instead of ``shapes``.
+        host: The graphics card's host: its processor, or its memory bandwidth such as ``60 GB/s``. Default: a desktop.
+        ambient: Ambient temperature, such as ``"45 C"``; adds ``ttft_sustained`` and ``tpot_sustained``, the times
+            once long load has slowed the chip.
+        shapes: For ONNX files: maps inputs to shapes, or names of open (dynamic) axes to sizes. An open first axis has
+            size 1 by default. For modules: the shapes of the arguments.
+        values: For ONNX files: constants that replace inputs. For modules: values of arguments that are numbers.
+        inputs: For modules: examples of the arguments, as ``(x,)`` or by name, instead of ``shapes``.
 
     Raises:
         UnknownName: A name is unknown.
         SpecError: An argument is wrong, or a parallel degree does not divide the model.
-        Unsupported: The device has no rate for a format.
+        Unsupported: The device's data sheet lists no arithmetic rate for a number format.
         DoesNotFit: There is too little memory; the message says by how much, and what would fit.
     """
     asks = GraphQuestion(model=model, inputs=inputs, shapes=shapes, values=values, runtime=runtime, weights=weights)
@@ -248,7 +252,7 @@ def estimate(
     if offloads and devices is not None:
         raise SpecError("only works for one device at a time", field="gpu_layers")
     if isinstance(gpu_layers, str) and gpu_layers != "auto":
-        raise SpecError(f"must be a number of layers or auto, not {gpu_layers}", field="gpu_layers")
+        raise SpecError(f"must be a number of layers or 'auto', not {gpu_layers}", field="gpu_layers")
 
     def on_one(asked: Request) -> CostEstimate:
         if offloads:
@@ -280,7 +284,7 @@ def owned(
     use: float = 1.0,
     power: str | None = None,
 ) -> DeviceProfile:
-    """A device that you own: its data sheet with the price of an hour of your own machine instead of its rent.
+    """Returns the data sheet of a device that you own, with your cost per hour instead of the rent.
 
     >>> import chipwise
     >>> mine = chipwise.owned("rtx-4090", buy="1800 USD", electricity="0.30 USD/kWh")
@@ -291,12 +295,13 @@ def owned(
 
     Args:
         device: A data sheet's name, alias or file.
-        electricity: The tariff, such as ``0.30 USD/kWh``; another currency needs its rate, ``0.28 EUR/kWh @ 1.16``.
-        buy: Its purchase price, such as ``1800 USD``, or ``list`` for the list price of the data sheet. None: already
-            paid, so that an hour costs its electricity.
-        years: Years over which it is paid off.
-        use: Share of all hours in which it works; its draw while idle is not counted.
-        power: Its draw under load, such as ``450 W``. Default: the board power of the data sheet.
+        electricity: The tariff, such as ``0.30 USD/kWh``. Another currency needs an exchange rate to dollars, such as
+            ``0.28 EUR/kWh @ 1.16``.
+        buy: The device's purchase price, such as ``1800 USD``, or ``list`` for the list price on the data sheet. If
+            ``None``, the device is already paid for, and an hour costs only electricity.
+        years: Years over which the device is paid off.
+        use: Share of all hours in which the device works. Power drawn while the device is idle is not counted.
+        power: Power draw under load, such as ``450 W``. Default: the board power of the data sheet.
 
     Raises:
         UnknownName: There is no such data sheet.
@@ -313,13 +318,13 @@ def owned(
 
 
 def _longest(request: Request, prompt_p99: int | None) -> Request | None:
-    """The request with the P99 prompt of a spread; None without a spread."""
+    """Returns the request with a prompt of ``prompt_p99`` tokens; None if all prompts have the same length."""
     if prompt_p99 is None:
         return None
     check_prompts(request.prompt_tokens, prompt_p99, "prompt_p99")
     arch = request.model if isinstance(request.model, ArchSpec) else resolve(request.model)
     if arch.own_tokens or request.audio_s:
-        raise SpecError(f"{arch.name} reads no prompt, so prompts have no spread; leave it out", field="prompt_p99")
+        raise SpecError(f"{arch.name} reads no prompt; leave prompt_p99 out", field="prompt_p99")
     return request.but(prompt_tokens=prompt_p99)
 
 
@@ -333,7 +338,11 @@ def _over_prompts(found: DeviceAnswer, longest: DeviceAnswer, request: Request, 
 def _answers(
     request: Request, longest: Request | None, names: Sequence[str], ambient: float | str | None, *, hypothetical: bool
 ) -> list[DeviceAnswer]:
-    """The answers on several devices, over a spread of prompts and under long load if these are asked for."""
+    """Returns one result per device.
+
+    If ``longest`` (the request with a prompt of P99 length) is given, the P99s of times are those over prompts of
+    varying length. If ``ambient`` is given, times under long load are added.
+    """
     answers = on_devices(request, names, hypothetical=hypothetical)
     if longest is not None:
         there = on_devices(longest, names, hypothetical=hypothetical)
@@ -349,19 +358,23 @@ def _answers(
 
 
 def _hot(found: CostEstimate, request: Request, ambient: float | str) -> CostEstimate:
-    """``found`` with its times under long load.
+    """Adds to ``found`` the times under long load, when heat has slowed the chip.
 
     Raises:
-        SpecError: It is an estimate of this machine, whose slowdown is measured, or no ambient temperature.
+        SpecError: ``found`` is for this machine, whose slowdown can only be measured, or ``ambient`` is not a
+            temperature.
     """
     ambient_c = ambient_of(ambient)
     if isinstance(request.device, str) and is_here(request.device):
-        raise SpecError("is for data sheets; chipwise measure MODEL --sustained 10m measures this one", field="ambient")
+        raise SpecError(
+            "only applies to data sheets; measure this machine with: chipwise measure MODEL --sustained 10m",
+            field="ambient",
+        )
     return sustained(found, resolved(request).device, ambient_c)
 
 
 def on_devices(request: Request, names: Sequence[str], *, hypothetical: bool) -> list[DeviceAnswer]:
-    """The answers to one request on several devices; devices with data sheets are priced together."""
+    """Returns the results of one request on several devices. Devices with data sheets are estimated in one call."""
     elsewhere = [name for name in names if not is_here(name)]
     priced = estimates([request.but(device=name) for name in elsewhere], hypothetical=hypothetical)
     found = dict(zip(elsewhere, priced, strict=True))
@@ -375,7 +388,7 @@ def on_devices(request: Request, names: Sequence[str], *, hypothetical: bool) ->
 
 
 def _answer(name: str, found: CostEstimate | ChipwiseError) -> DeviceAnswer:
-    """A device's answer. Errors that would occur on any device are raised."""
+    """Returns the result on one device; if ``found`` is an error, raises it."""
     if isinstance(found, ChipwiseError):
         raise found
     return DeviceAnswer(name, found)
@@ -386,7 +399,7 @@ def _name(model: str | Path | ArchSpec) -> str:
 
 
 def _seconds(found: CostEstimate) -> float:
-    """Sort key of devices: time per token, or for text encoders the time of a pass."""
+    """Returns the time by which devices are sorted: TPOT, or the time of a pass if the model generates no tokens."""
     return found.tpot_s if "tpot_p50" in found.metrics else found.ttft_s
 
 
@@ -415,24 +428,25 @@ def estimate_training(
         runtime: ``torch-compile`` or ``torch-eager``.
         prompt: Tokens per sequence.
         batch: Sequences per step, over all replicas.
-        microbatches: Number of parts into which a replica's share of the batch is divided.
-        checkpoint: Whether activations are recomputed instead of kept.
-        weights: The 16-bit format of matrix products. Default: the first that the device supports.
+        microbatches: Number of microbatches into which each replica divides its share of the batch.
+        checkpoint: Whether activations are recomputed instead of kept in memory.
+        weights: The number format of matrix products. Default: the first of bf16, fp16 and fp32 that the device
+            supports.
         tp: Tensor-parallel degree.
         pp: Pipeline-parallel degree.
         ep: Expert-parallel degree.
         dp: Data-parallel replicas, which share the batch and sum gradients.
-        zero: Stage of ZeRO, which shards states over replicas: 1 the optimiser's, 2 also gradients, 3 also weights
-            (FSDP).
+        zero: ZeRO stage. Stage 1 shards optimiser states over replicas, stage 2 also gradients, and stage 3 also
+            weights (FSDP); 0 shards nothing.
 
     Raises:
         UnknownName: A name is unknown.
         SpecError: An argument is wrong, or a parallel degree does not divide the model or the batch.
-        Unsupported: The device has no rate for a format.
+        Unsupported: The device's data sheet lists no arithmetic rate for a number format.
         DoesNotFit: There is too little memory; the message says by how much, and what would help.
     """
     sheet = device if isinstance(device, DeviceProfile) else datasheet.load(str(device))
-    weights = wide_format(sheet) if weights is None else weights  # the checkpoint's format does not matter
+    weights = wide_format(sheet) if weights is None else weights  # the format of the checkpoint does not matter here
     request = Request(
         model=model, deployment=Deployment(device=sheet, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=ep, dp=dp)
     )
@@ -489,8 +503,8 @@ def compare(
     """Compares models side by side on ``devices`` (default: all bundled ones).
 
     Args:
-        models: See :func:`estimate`, two or more. ONNX files and PyTorch modules are compared with each other alone:
-            the result is a table of passes, the fastest first on each device.
+        models: Two or more models, each as in :func:`estimate`. ONNX files and PyTorch modules can only be compared
+            with each other; the result is then a table of passes, with the fastest first on each device.
         devices: Data sheets' names or files; ``here`` is this machine, calibrated with one thread.
         runtime: Inference runtime to model. Default: each device's own.
         prompt: Prompt tokens per request.
@@ -506,9 +520,9 @@ def compare(
         image_size: Width and height of the images in pixels.
         audio_s: Seconds of sound per request; every model must take audio. Default: each model's usual length.
         like: Family for models given as files, as in :func:`estimate`.
-        shapes: ONNX files and modules: see :func:`estimate`; they hold for all of them.
+        shapes: ONNX files and modules: see :func:`estimate`; the same shapes are used for all of them.
         values: ONNX files and modules: see :func:`estimate`.
-        inputs: Modules: see :func:`estimate`; ``shapes`` are then those of the files.
+        inputs: Modules: see :func:`estimate`; ``shapes`` then only applies to files.
 
     Raises:
         UnknownName: A model or device is unknown.
@@ -559,10 +573,10 @@ candidates = public(ranking.candidates)
 def estimate_table(
     path: str | Path, out: str | Path, *, on_progress: Callable[[int, int], None] | None = None
 ) -> tuple[int, int]:
-    """Estimates every row of a CSV file; returns the number of rows and the number of rows with an error.
+    """Estimates each row of a CSV file; returns the number of rows and the number of rows with an error.
 
     Raises:
-        SpecError: The file is not a table, or lacks the columns model and device.
+        SpecError: The file is not a table, or lacks the column ``model`` or ``device``.
         StorageError: ``out`` cannot be written.
     """
     return estimate_file(Path(path), Path(out), progress=on_progress, other=GraphRows())

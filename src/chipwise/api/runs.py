@@ -1,4 +1,4 @@
-"""Public functions to search, train, evaluate and shrink models, and to report on past searches."""
+"""Public functions that search, train, evaluate and shrink models, and that report on past searches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from chipwise.core.arguments import public
-from chipwise.core.files import read_json, resumable
+from chipwise.core.files import resumable
 from chipwise.core.units import parse_field
 from chipwise.deploy.export.hf import require_folder
 from chipwise.deploy.runtimes import RUNTIMES, measured_instead, missing
@@ -23,7 +23,7 @@ from chipwise.design.phases.one_model import (
 )
 from chipwise.design.report.record import RunRecord, load
 from chipwise.design.report.two_runs import TwoRuns, names_of
-from chipwise.design.run.folder import RunFolder, holds_run
+from chipwise.design.run.folder import RunFolder, holds_run, written_spec
 from chipwise.design.run.progress import Status, seen, silent
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.start_spec import StartSpec, any_spec, load_any
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
 
 def run_folder(spec: str | Path | Mapping[str, Any] | RunSpec | StartSpec, out: str | Path | None = None) -> Path:
-    """The folder of a search: ``out``, or ``runs/<name>``."""
+    """The folder of a search: ``out`` if given, else ``runs/<name>``."""
     return Path(out) if out is not None else Path("runs") / _read(spec).name
 
 
 def _read(spec: str | Path | Mapping[str, Any] | RunSpec | StartSpec) -> RunSpec | StartSpec:
-    """The run spec from a run file, from the fields of one, or from a spec."""
+    """Reads a run spec from a run file or from its fields; a run spec is returned unchanged."""
     if isinstance(spec, str | Path):
         return load_any(spec)
     if isinstance(spec, Mapping):
@@ -74,18 +74,19 @@ def search(
     """Runs a search to its end and returns its record.
 
     Args:
-        spec: A run file, its fields as a dict, or a :class:`RunSpec`. A run with ``start_from`` shrinks that model.
-        out: The run's folder; ``runs/<name>`` by default.
-        resume: Continue the run in the folder; limits, budget and seed may have changed.
+        spec: A run file, its fields as a dict, or a :class:`RunSpec`. With ``start_from``, the run shrinks the model
+            that this field names.
+        out: The run's folder. Default: ``runs/<name>``.
+        resume: Continue the run in the folder. Limits, budget and seed may differ from those of the earlier call.
         restart: Move the existing run aside and start again.
-        workers: Number of parallel trainings. Default: as in the file.
+        workers: Number of parallel training runs. Default: as in the file.
         train_on: Where to train, overriding the file: local, cuda, cuda:0,1, ray, ray://head:10001 or jobs.
         storage: Where trials are stored: ``postgresql://…``, ``sqlite:///…`` or a journal's path; by default the run's
             folder.
-        carbon: CO2 of the grid's electricity, such as ``350 g/kWh``, for what the search emitted. Default: as in the
-            file, else unknown.
-        on_progress: Called with the search's status at every change. By default a status line is shown in a terminal or
-            notebook; ``lambda status: None`` turns it off.
+        carbon: Carbon intensity of the electricity grid, such as ``350 g/kWh``, from which the search's emissions are
+            computed. Default: as in the file, else unknown.
+        on_progress: Called with the search's status whenever it changes. By default, a status line is shown in a
+            terminal or notebook; ``lambda status: None`` turns it off.
 
     If no design is known to meet every limit, the winner is the one that comes closest, and the record says so
     (:func:`chipwise.design.report.unmet.unmet`).
@@ -94,7 +95,7 @@ def search(
         SpecError: The run file is wrong, or differs from the resumed run in more than limits, budget and seed. The
             message names file and field.
         Infeasible: No candidate is predicted to meet the constraints (then nothing is trained), or every training
-            failed.
+            run failed.
         StudyError: The folder cannot be used.
     """
     import dataclasses
@@ -136,7 +137,7 @@ def search(
 
 
 def _trained_on(spec: RunSpec | StartSpec, on: str) -> RunSpec:
-    """A copy of the run with another trainer; price and precision stay the same."""
+    """Returns a copy of the run with a different trainer, but with the same price and precision."""
     import dataclasses
 
     if isinstance(spec, StartSpec):
@@ -173,17 +174,18 @@ def train(
 ) -> Trained | TaskTrained:
     """Trains a model for a budget of steps, tokens or CPU seconds and writes a Hugging Face folder.
 
-    If ``data`` is a run file of another task than text, the model is trained on that task's data, exported, and
-    evaluated on its held-out parts.
+    If ``data`` is a run file of a task other than text, the model is trained on the task's data, exported, and
+    evaluated on data that were held out.
 
     Args:
-        spec: A spec file, a Hugging Face config or known name, or a folder with weights to continue from.
+        spec: A spec file, a Hugging Face config, a known model's name, or a folder with weights from which training
+            continues.
         data: A text source, text files, a run file (its ``data`` is used), or the fields of ``data``.
         steps: Optimiser steps. Exactly one of the three budgets must be given.
         tokens: Training tokens.
         cpu_seconds: CPU seconds of training, in one process without a GPU.
         out: The output folder; ``runs/train-<name>`` by default.
-        resume: Continue the training in the output folder.
+        resume: Continue the training run in the output folder.
         device: ``cpu`` or ``cuda``; by default a GPU if there is one.
         precision: ``bf16`` or ``fp32`` matrix products; by default the faster one.
         accumulate: Batches whose gradients are accumulated per step.
@@ -192,13 +194,14 @@ def train(
         batch: Windows (sequences) per batch and process.
         window: Tokens per window.
         rate: Multiplier of the recipe's learning rates.
-        peak: The peak relative to which MFU is computed: a rate, a chip's name, or ``unknown``; measured by default.
+        peak: The peak relative to which MFU is computed: a rate, a chip's name, or ``unknown``. Default: a measured
+            peak.
         seed: Seed of the weights and of the order of the text.
         on_progress: Called about once a second with a progress update.
 
     Raises:
         InputError: The model, the text, the budget or an option is wrong.
-        StudyError: The folder holds another training, or this one and ``resume`` is not given.
+        StudyError: The folder holds a different training run, or it holds this one and ``resume`` is not given.
         TrainingDiverged: The loss is no longer finite; the last good state is kept.
     """
     if (run := other_than_text(data)) is not None:
@@ -242,19 +245,19 @@ def evaluate(
     with_baseline: bool = True,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[TaskResult, TaskResult | None] | tuple[TaskScore, None]:
-    """Evaluates a model's folder on a task; returns its result and the TF-IDF baseline's.
+    """Evaluates the model in a folder on a task; returns the results of the model and of the TF-IDF baseline.
 
-    If ``task`` is a run file of another task than text, the folder's exported graph is evaluated on that task's test
+    If ``task`` is a run file of a task other than text, the folder's exported graph is evaluated on that task's test
     data.
 
     Args:
         model: A folder with weights and tokenizer, such as a winner's.
-        task: ``organ-system``, ``chapters``, a CSV or JSON Lines file, or a run file of another task than text.
+        task: ``organ-system``, ``chapters``, a CSV or JSON Lines file, or a run file of a task other than text.
         kind: ``classification`` or ``regression``, if it is not clear from the file's labels.
-        method: ``tune`` (trains a copy of the model on the task) or ``probe``. By default the classifier that a winner
-            includes for these items, else ``tune``.
+        method: ``tune`` (trains a copy of the model on the task) or ``probe``. Default: the classifier that a winner
+            includes for this task, else ``tune``.
         with_baseline: Whether to evaluate the TF-IDF baseline too.
-        on_progress: Called with the finished work and the total work.
+        on_progress: Called with the amount of finished work and the total amount.
 
     Raises:
         InputError: The model or the task cannot be used.
@@ -262,7 +265,7 @@ def evaluate(
     """
     if (run := other_than_text(task)) is not None:
         if kind is not None or method is not None:
-            raise InputError("kind and method are for evaluations of text models")
+            raise InputError("`kind` and `method` apply only to text models; leave them out")
         return judge_on_task(model, run), None
 
     return evaluate_folder(model, task, kind=kind, method=method, with_baseline=with_baseline, on_progress=on_progress)
@@ -294,26 +297,28 @@ def shrink(
     seed: int = 0,
     on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> Shrunk | QuantisedGguf:
-    """Cuts a pretrained model to limits, heals it by distillation, exports it and measures it next to the original.
+    """Prunes a pretrained model until it meets limits, and restores its quality by distillation (healing).
 
-    If a ``device`` is given, times are predicted for it instead of measured. A ``.gguf`` file, or a folder with
-    ``tpot`` or ``to="gguf"``, is made smaller by formats alone, as :func:`quantize` does it.
+    The result is exported and measured next to the original. If a ``device`` is given, times are predicted for it
+    instead of measured. A ``.gguf`` file is not pruned, but only stored in narrower number formats, as by
+    :func:`quantize`; so is a folder if ``tpot`` or ``to="gguf"`` is given.
 
     Args:
         folder: A Hugging Face folder of a BERT-style encoder or a Llama-style decoder with its tokenizer.json, or of an
-            image classifier (ViT); or the winner of a task whose models answer in one pass.
-        latency: Latency limit per request on the device: a share of the original's (``60 %``) or a time (``3 ms``).
-        memory: Limit on the weights' size: a share of the original's or a size (``40 MB``).
+            image classifier (ViT); or the winner of a search on a task whose models need only one pass.
+        latency: Limit on the latency of a request on the device: a share of the original's latency (``60 %``) or a time
+            (``3 ms``).
+        memory: Limit on the size of the weights: a share of the original's size, or a size (``40 MB``).
         method: ``exact`` (scores blocks one by one and solves an integer programme), or a baseline: ``uniform`` (the
             same sizes in every layer) or ``truncate`` (the first layers).
         data: The data for scoring and healing: a text source, text files, a run file, or the fields of ``data``.
             Default for a winner: the data of its run.
         prompt: Tokens of a request's text or prompt.
         new: Tokens that a decoder generates per request.
-        weights: Format in which the result is served: fp32, int8 or int4.
-        rounding: How int8 and int4 are rounded: ``nearest``, ``searched``, ``gptq``, ``learned``, or ``auto``: the one
-            of least loss on held-out data.
-        cpu_seconds: CPU seconds of ``learned``, 60 unless given; where they are given, ``auto`` tries it too.
+        weights: Format of the result's weights: fp32, int8 or int4.
+        rounding: How int8 and int4 weights are rounded: ``nearest``, ``searched``, ``gptq``, ``learned``, or ``auto``
+            for the method with the lowest loss on held-out data.
+        cpu_seconds: CPU seconds for ``learned``. Default: 60. If given, ``auto`` also tries ``learned``.
         steps: Steps of healing by distillation; 0 for none.
         rate: Peak learning rate of healing.
         out: Output folder; ``runs/shrink-<name>`` by default.
@@ -321,15 +326,16 @@ def shrink(
         device: The chip to which the latency limit applies; times are then predicted. Default: this machine, measured.
         runtime: Runtime on that chip. Default: its usual one.
         tpot: Limit on a decode step of the GGUF file, such as ``<= 8 ms``.
-        to: ``gguf``: write a GGUF file, whose formats are chosen by matrix; ``memory`` is then ``<= 400 MB``.
-        dry_run: GGUF: choose and promise, but write no file.
+        to: ``gguf`` to write a GGUF file with a format chosen for each matrix; ``memory`` is then a size such as
+            ``<= 400 MB``.
+        dry_run: For GGUF: choose formats and predict their cost, but write no file.
         seed: Random seed.
         on_progress: Called with the stage, the finished steps and the total steps.
 
     Raises:
-        InputError: The model, a limit or the text is wrong, or no cut keeps the limits.
-        Unsupported: The model has blocks that cannot be built or cut here.
-        StudyError: The folder holds another run, or this one and ``resume`` is not given.
+        InputError: The model, a limit or the text is wrong, or no pruned model meets the limits.
+        Unsupported: The model has blocks that cannot be built or pruned here.
+        StudyError: The folder holds a different run, or this one and ``resume`` is not given.
     """
     if to is not None or tpot is not None or Path(folder).suffix == ".gguf":
         if to not in (None, "gguf"):
@@ -342,7 +348,7 @@ def shrink(
                 resume=resume, on_progress=on_progress,
             )  # fmt: skip
     if dry_run:
-        raise SpecError("only applies to GGUF: add to or tpot", field="dry_run")
+        raise SpecError("only applies to GGUF files; give `to` or `tpot` as well", field="dry_run")
     require_folder(Path(folder), text=run_of(folder, data) is None)
     there = None if device is None or is_here(device) else datasheet.load(device).name
     from chipwise.design.shrink.distillation import Healing
@@ -369,17 +375,17 @@ def shrink(
 @resumable()
 @public
 def report(folder: str | Path) -> RunRecord:
-    """Writes report.html, card.md and trials.csv of a run again, from the data in its folder.
+    """Writes a run's report.html, card.md and trials.csv again, from the data in the run's folder.
 
     Raises:
         StudyError: The folder holds no run.
     """
     path = Path(folder)
-    held = read_json(path / "spec.json") if (path / "spec.json").exists() else None
+    held = written_spec(path)
     begun = any((path / name).exists() for name in ("study.journal", "about.json"))
-    if not isinstance(held, dict) or not (begun or "storage" in held):
+    if held is None or not (begun or "storage" in held):
         raise StudyError(
-            f"{path}: this folder holds no run (no spec.json and study.journal); give a folder such as runs/clinic"
+            f"{path}: this folder holds no run (no spec.json or no study.journal); give a folder such as runs/clinic"
         )
     spec = any_spec(held.get("spec"), file=str(path / "spec.json"))
     from chipwise.design.phases.pipeline import Search
@@ -393,9 +399,9 @@ def report(folder: str | Path) -> RunRecord:
 
 @public
 def compare_runs(first: str | Path, second: str | Path) -> TwoRuns:
-    """Compares two runs of one task: limits, predictions against measurements, winners and fronts.
+    """Compares two runs of one task: limits, predictions, measurements, winners and Pareto fronts.
 
-    An unfinished run is compared as far as possible.
+    Of an unfinished run, only the results so far are compared.
 
     Raises:
         StudyError: A folder holds no run.

@@ -1,4 +1,4 @@
-"""Models under load: simulates one deployment, or finds the cheapest fleet."""
+"""Public functions for models under load: they simulate a deployment, or find the cheapest fleet."""
 
 from __future__ import annotations
 
@@ -110,15 +110,15 @@ def simulate(
         rate: Requests per second: ``8``, ``"8/s"``, ``"90/min"``.
         clients: Number of clients in a closed loop, each sending one request after another; replaces ``rate``.
         think_s: Seconds that a client waits before its next request.
-        trace: A file of requests (JSON lines or CSV); replaces ``rate`` and sizes.
+        trace: A file of requests (JSON lines or CSV); replaces ``rate`` and the arguments for sizes of requests.
         prompt: Mean prompt tokens.
         new: Mean new tokens (not for text encoders).
         spread: Coefficient of variation of prompt and new tokens (lognormal).
         shared_tokens: Prompt tokens shared with other requests (a system prompt), which a prefix cache reuses.
-        prefixes: Number of different shared texts.
-        arrivals: ``constant``, ``poisson`` or ``gamma`` gaps.
+        prefixes: Number of different shared prefixes.
+        arrivals: Distribution of the gaps between arrivals: ``constant``, ``poisson`` or ``gamma``.
         burstiness: Squared coefficient of variation of gamma gaps.
-        requests: Requests to replay for each seed; a trace is replayed in full.
+        requests: Number of requests to replay for each seed; a trace is replayed in full.
         runtime: See :func:`estimate`.
         weights: Weight format. Default: the chip's usual format, as in :func:`estimate`.
         kv: KV-cache dtype.
@@ -136,13 +136,13 @@ def simulate(
         drafted: Drafted tokens per step in speculative decoding; 0 for none.
         acceptance: Probability that a drafted token is accepted.
         draft: The draft model; ``ngram`` or None for drafts copied from the text, which take no time.
-        batching: For encoders: steps of packed ``tokens``, or of ``requests`` padded to the longest.
-        decode_device: Decode on this device and prefill on ``device``; the KV cache is transferred.
+        batching: For encoders: ``tokens`` packs texts up to ``max_tokens``; ``requests`` pads texts to the longest one.
+        decode_device: A separate device for decode; ``device`` then only prefills, and KV caches are transferred.
         decode_replicas: Number of decode replicas.
         decode_tp: Tensor-parallel degree for decode.
         link: Bandwidth from prefill to decode, such as ``"50 GB/s"``.
-        disturbances: Neighbours and network, any of ``{"slow_share": "5 %", "slow_factor": 1.5, "network_p50": "20 ms",
-            "network_p99": "120 ms"}``: slow steps in a share of the time; the delay of a request, there and back.
+        disturbances: Any of ``{"slow_share": "5 %", "slow_factor": 1.5, "network_p50": "20 ms", "network_p99":
+            "120 ms"}``: other programs slow steps for a share of the time; the network delays requests (both ways).
         seeds: Number of random loads; results are means over them.
         seed: The first seed.
         on_progress: Called with the number of finished requests and the total number.
@@ -151,7 +151,7 @@ def simulate(
         UnknownName: A name is unknown.
         SpecError: An argument is wrong, or not exactly one of rate, clients and trace is given.
         DoesNotFit: The model needs more memory than its devices have.
-        Unsupported: A device lacks a rate.
+        Unsupported: A device's data sheet lacks a rate that the model needs.
     """
     deployment = deployment or Deployment(
         device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp
@@ -174,7 +174,7 @@ def simulate(
 
 @public
 def agent_loop(loop: str | Path | Mapping[str, object]) -> LoopCost:
-    """Prices one turn of an agent's loop (perceive, think, act), and finds alternatives that fit into its time budget.
+    """Predicts one turn of an agent's loop (perceive, think, act), and finds alternatives within its time budget.
 
     >>> import chipwise
     >>> think = {"name": "think", "model": "Qwen/Qwen3-0.6B", "prompt": 200, "new": 20}
@@ -188,13 +188,16 @@ def agent_loop(loop: str | Path | Mapping[str, object]) -> LoopCost:
         loop: A YAML file or a mapping with ``budget``, ``device`` and ``parts``.
 
     Raises:
-        SpecError: A field is unknown, missing or wrong, or a part cannot be priced; the message names it.
+        SpecError: A field is unknown, missing or wrong, or a part's cost cannot be predicted; the message says which.
     """
     return price_loop(build(AgentLoop, dict(loop)) if isinstance(loop, Mapping) else read_loop(Path(loop)))
 
 
 def _is_question(model: object, rate: object, trace: object) -> bool:
-    """Whether ``model`` names a file with a whole question; with a rate or a trace it names a model."""
+    """Whether ``model`` names a YAML file that states model, load and limits.
+
+    If a rate or a trace is given, the file states only a model.
+    """
     return str(model).endswith((".yaml", ".yml")) and rate is None and trace is None
 
 
@@ -243,7 +246,7 @@ def plan(
     resume: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> FleetPlan:
-    """Finds the cheapest chips, with their number and deployment, that serve a load within limits.
+    """Finds the cheapest fleet that serves a load within limits: chips, their number and their deployment.
 
     >>> import chipwise
     >>> found = chipwise.plan("Qwen/Qwen3-0.6B", rate=2, limits={"ttft_p99": "500 ms"}, devices=["l4"], tp=[1])
@@ -251,49 +254,51 @@ def plan(
     'l4'
 
     Args:
-        model: A known model, a file or a folder; or a whole question (a YAML file, or a
-            :class:`~chipwise.design.fleet.question.Question`), which then defines everything else.
+        model: A known model, a file or a folder. Or a YAML file or a
+            :class:`~chipwise.design.fleet.question.FleetQuestion`, which states model, load, limits and all other
+            settings.
         rate: Requests per second: ``20``, ``"20/s"``, ``"90/min"``.
-        trace: A file of requests (JSON lines or CSV); replaces rate and sizes.
+        trace: A file of requests (JSON lines or CSV); replaces ``rate`` and the arguments for sizes of requests.
         prompt: Mean prompt tokens.
         new: Mean new tokens.
         spread: Coefficient of variation of prompt and new tokens.
         shared_tokens: Prompt tokens shared with other requests.
-        prefixes: Number of different shared texts.
-        limits: Limits on times by metric (``ttft_p99``, ``tpot_p95``, ``e2e_mean``, …): ``"500 ms"`` or seconds.
-        classes: Classes of requests instead of prompt and new: mappings with ``name``, ``share``, ``prompt``, ``new``,
-            ``limits`` and more.
+        prefixes: Number of different shared prefixes.
+        limits: Maps metrics (``ttft_p99``, ``tpot_p95``, ``e2e_mean``, …) to limits on their times, as text
+            (``"500 ms"``) or in seconds.
+        classes: Classes of requests, instead of ``prompt`` and ``new``: mappings with ``name``, ``share``, ``prompt``,
+            ``new``, ``limits`` and more.
         devices: Devices to choose from. Default: all with a price.
-        runtimes: Runtimes to choose from. Default: each device's own.
+        runtimes: Runtimes to choose from. Default: each device's usual one.
         weights: Formats to choose from. Default: bf16, and fp8 if the device computes in fp8.
         tp: Tensor-parallel degrees to choose from.
         pp: Pipeline-parallel degrees to choose from.
-        ep: Expert-parallel degrees to choose from. Default for mixtures of experts: 1, and one group on every device.
+        ep: Expert-parallel degrees to choose from. Default for mixtures of experts: 1, and ``tp`` times ``dp``.
         dp: Data-parallel degrees of attention to choose from, for mixtures of experts.
         speculation: Kinds of speculative decoding to consider: ``MODEL:TOKENS:ACCEPTANCE``, or mappings with
             ``drafted`` tokens per step, ``acceptance`` (probability that a drafted token is accepted) and ``draft``,
             the draft model. Without ``draft``, tokens are copied from the text (n-grams).
-        fleets: ``together``; also ``apart``: separate pools for prefill and decode.
+        fleets: Kinds of fleets to consider: ``together``, and ``apart`` (separate pools for prefill and decode).
         link: Bandwidth from prefill to decode, such as ``"50 GB/s"``. Default: that of the prefill devices' links.
-        prices: Prices by device instead of list prices, such as spot or reserved: ``{"h100-sxm": "1.9 USD/h"}``.
+        prices: Maps devices to your prices (spot, reserved), instead of list prices: ``{"h100-sxm": "1.9 USD/h"}``.
         max_devices: Maximum number of devices in a fleet.
         power: Limit on the power of all boards together: ``"20 kW"``.
         budget: Limit on the price of all devices together: ``"10 USD/h"``.
         confidence: Probability with which all limits must hold.
-        arrivals: ``constant``, ``poisson`` or ``gamma`` gaps.
+        arrivals: Distribution of the gaps between arrivals: ``constant``, ``poisson`` or ``gamma``.
         burstiness: Squared coefficient of variation of gamma gaps.
         requests: Number of requests to replay per engine.
         kv: KV-cache dtype.
         disturbances: Neighbours and network, as in :func:`simulate`.
         seed: Seed of the random load.
-        out: File for the plan and, while planning, for intermediate results.
-        resume: Whether to continue from the results in ``out``.
+        out: File for the plan; while planning, it holds intermediate results.
+        resume: Whether to continue from the intermediate results in ``out``.
         on_progress: Called with the number of evaluated deployments and the total number.
 
     Raises:
         UnknownName: A name is unknown.
         SpecError: An argument or a field of the file is wrong.
-        Infeasible: No fleet meets the limits; the message names the limits with the closest values.
+        Infeasible: No fleet meets the limits; the message names the closest fleet and says how close it comes.
     """
     if isinstance(model, FleetQuestion):
         question = model
@@ -301,7 +306,7 @@ def plan(
         question = read_question(Path(model))
     else:
         if (rate is None) == (trace is None):
-            raise SpecError("give one of rate and trace", field="rate")
+            raise SpecError("give either rate or trace", field="rate")
         one = {"name": "requests", "prompt": prompt, "new": new, "spread": spread, "shared": shared_tokens}
         given: dict[str, object] = {
             "model": str(model), "rate": rate, "trace": None if trace is None else str(trace), "limits": limits or {},
@@ -329,7 +334,7 @@ def bill(
     months: int = 24,
     hours_per_day: float = 24.0,
 ) -> Bill:
-    """The bill month by month of a plan's best fleet, or of a number of machines: rented, and bought.
+    """Computes the monthly bills for renting and for buying a fleet: a plan's best fleet, or a number of machines.
 
     >>> import chipwise
     >>> stores = chipwise.bill(machines=4000, power="150 W", electricity="0.15 USD/kWh", months=1)
@@ -337,18 +342,19 @@ def bill(
     65700
 
     Args:
-        plan: A plan, or its file; its best fleet is billed.
-        machines: A number of machines, instead of a plan.
+        plan: A plan, or its file. The bills are for the plan's best fleet.
+        machines: Number of machines, instead of a plan.
         rent: Rent of one machine, such as ``2.5 USD/h``. Default: the plan's prices.
-        power: Draw of one machine, such as ``150 W``. Default: the board power of the plan's devices.
-        buy: Purchase price of one machine, such as ``9000 USD``; another currency needs its rate: ``8000 EUR @ 1.16``.
-        electricity: Tariff, such as ``0.30 USD/kWh``.
+        power: Power draw of one machine, such as ``150 W``. Default: the board power of the plan's devices.
+        buy: Purchase price of one machine, such as ``9000 USD``. Another currency needs an exchange rate to dollars,
+            such as ``8000 EUR @ 1.16``.
+        electricity: Electricity tariff, such as ``0.30 USD/kWh``.
         growth: Growth of the load, such as ``8 %/month``.
         months: Number of months.
-        hours_per_day: Hours of a day in which the machines run.
+        hours_per_day: Hours per day that the machines run.
 
     Raises:
-        SpecError: An argument is wrong, or neither or both of a plan and machines are given.
+        SpecError: An argument is wrong, not exactly one of ``plan`` and ``machines`` is given, or no price is known.
     """
     if (plan is None) == (machines is None):
         raise SpecError("give a plan or a number of machines", field="machines")
@@ -371,7 +377,7 @@ def bill(
         hours=fleet.hours * hours_per_day / 24,
     )
     if fleet.usd_per_h is None and fleet.purchase_usd is None and (fleet.usd_per_kwh is None or fleet.power_w is None):
-        raise SpecError("no price is known; state rent, buy, or electricity with power", field="rent")
+        raise SpecError("no price is known; give `rent`, `buy`, or both `electricity` and `power`", field="rent")
     return billed(fleet, growth=growth_of(growth), months=months)
 
 

@@ -1,4 +1,4 @@
-"""Builds and reads model specifications, with checked arguments."""
+"""Functions that build and read model specifications; they check their arguments."""
 
 from chipwise.core.arguments import public
 from chipwise.design.run import spec as run_specs

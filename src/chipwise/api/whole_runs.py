@@ -1,4 +1,4 @@
-"""Estimates by laws fitted to whole runs: images and videos, models on phone NPUs."""
+"""Estimates by cost models that were fitted to whole runs: for images and videos, and for models on phone NPUs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from chipwise.predict.whole_runs.phone_models import estimate_parts as parts
 
 
 def law_of(model: str, device: str, part: str | None = None) -> WholeRunLaw | None:
-    """The law of whole runs that prices a model on a device; None if its kernels are priced.
+    """Returns which cost model predicts ``model`` on ``device``, if it is one that was fitted to whole runs.
+
+    These cost models are ``pictures`` and ``parts``. ``None`` means that the model is predicted kernel by kernel.
 
     Args:
         model: See :func:`estimate`.
         device: See :func:`estimate`.
-        part: The requested part of the model, on a phone chip.
+        part: The requested part of the model (encoder, decoder, …), for a phone chip.
 
     Raises:
         UnknownName: The device is unknown.
@@ -27,11 +29,11 @@ def law_of(model: str, device: str, part: str | None = None) -> WholeRunLaw | No
     return law_for(model, None if is_here(device) else device, part)
 
 
-PICTURES = "diffusion models are priced by published runs on devices with data sheets"
+PICTURES = "diffusion models are predicted from published runs on devices with data sheets"
 
 
 class PartTable(ResultTable[RunEstimate]):
-    """Estimates of a model's parts."""
+    """Estimates of the parts of one model."""
 
 
 @public
@@ -55,11 +57,11 @@ def estimate_pictures(
     True
 
     Args:
-        model: A name that contains that of a known diffusion model, such as ``stable-diffusion-3.5-large``.
+        model: A name that contains the name of a known diffusion model, such as ``stable-diffusion-3.5-large``.
         device: A data sheet's name, alias or file.
         height: Height in pixels. Default: 1024, for videos 480.
         width: Width in pixels. Default: 1024, for videos 832.
-        frames: Frames of a video; 1 for an image. Default: 81 for video models.
+        frames: Number of frames of a video; 1 for an image. Default: 81 for video models.
         steps: Denoising steps. Default: 28; for videos 50; for models distilled to few steps 4.
         batch: Images or videos generated together.
         devices: Devices over which each image or video is split.
@@ -68,7 +70,7 @@ def estimate_pictures(
     Raises:
         UnknownName: A name is unknown.
         SpecError: A size is wrong.
-        Unsupported: The device lists no rate of 16-bit products.
+        Unsupported: The device lists no rate for 16-bit matrix products.
         DoesNotFit: The transformer's weights do not fit.
     """
     require_sheet(device, PICTURES)
@@ -83,7 +85,7 @@ def estimate_pictures(
 def explain_pictures(
     model: str, *, device: str = "h100-sxm", steps: int | None = None, batch: int = 1, devices: int = 1
 ) -> PictureExplanation:
-    """Explains where the time of images or videos goes, and which changes shorten it.
+    """Explains what takes the time of generating images or videos, and which changes shorten it.
 
     >>> import chipwise
     >>> found = chipwise.explain_pictures("stable-diffusion-3.5-large")
@@ -99,7 +101,7 @@ def explain_pictures(
 
     Raises:
         UnknownName: The model or device is not known.
-        Unsupported: The device lists no rate of 16-bit products.
+        Unsupported: The device lists no rate for 16-bit matrix products.
         DoesNotFit: The transformer's weights do not fit.
     """
     require_sheet(device, PICTURES)
@@ -123,7 +125,7 @@ def estimate_parts(
 
     Args:
         model: A model on Qualcomm AI Hub, such as ``whisper_small``, ``openai_clip`` or ``vit``.
-        device: A Snapdragon or Dragonwing chip, ``CHIP:gpu`` or ``CHIP:cpu`` for other units than its NPU.
+        device: A Snapdragon or Dragonwing chip, ``CHIP:gpu`` or ``CHIP:cpu`` for units other than the NPU.
         part: Only this part.
         runtime: qnn, onnxruntime, litert, … Default: qnn on the NPU, litert elsewhere.
         weights: fp16, w8a16, w8a8, w4a16. Default: fp16.
@@ -132,6 +134,6 @@ def estimate_parts(
         UnknownName: A name is unknown.
         Unsupported: The device is not a Qualcomm chip.
     """
-    require_sheet(device, "parts are priced by measurements on Qualcomm chips", such="snapdragon-8-elite")
+    require_sheet(device, "parts are predicted from measurements on Qualcomm chips", such="snapdragon-8-elite")
     found = parts(model, device=device, part=part, runtime=runtime, weights=weights)
     return PartTable(f"{model} on {device}", found)

@@ -1,4 +1,4 @@
-"""The commands, one-line errors, exit codes and ``--debug``."""
+"""Collects the commands, prints errors in one line, sets exit codes, and implements ``--debug``."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ from chipwise.cli import (
     whole_runs,
 )
 from chipwise.cli.encoding import PLAINER
+from chipwise.cli.output import is_interrupt
 from chipwise.cli.usage import UsageError, plain_error
-from chipwise.core.extras import missing_extra
+from chipwise.core.extras import optional_imports
 from chipwise.core.files import refused_files
 from chipwise.errors import ChipwiseError
 
@@ -62,7 +63,7 @@ class Formatter(Protocol):
         ...
 
     def write_dl(self, rows: Sequence[tuple[str, str]]) -> None:
-        """Writes a list of terms with their meaning."""
+        """Writes a list of terms, each with its meaning."""
         ...
 
 
@@ -94,11 +95,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 for group, name, command, summary in (
-    ("Predict", "estimate", estimate.command, "Predict latency, memory, energy and price on a device."),
-    ("Predict", "training-step", training_step.command, "Predict one optimiser step."),
-    ("Predict", "pictures", whole_runs.pictures, "Predict the images or videos of a diffusion model."),
-    ("Predict", "parts", whole_runs.parts, "Predict the parts of a model on a phone's chip."),
-    ("Predict", "candidates", candidates.command, "Predict the cost of ranking numbers of candidates."),
+    ("Predict", "estimate", estimate.command, "Predict a model's latency, memory, energy and price."),
+    ("Predict", "training-step", training_step.command, "Predict time and memory of one training step."),
+    ("Predict", "pictures", whole_runs.pictures, "Predict the time of images or videos (diffusion)."),
+    ("Predict", "parts", whole_runs.parts, "Predict each part of a model on a phone's chip."),
+    ("Predict", "candidates", candidates.command, "Predict the cost of ranking 1, 8, 32, … candidates."),
     ("Predict", "compare", compare.command, "Compare models on several devices."),
     ("Predict", "explain", explain.command, "Explain where the time goes, and what would help."),
     ("Predict", "ops", fitting.command("ops"), "Predict the time of single operators."),
@@ -112,19 +113,19 @@ for group, name, command, summary in (
     ("Design", "train", train.command, "Train a model, or continue training one."),
     ("Design", "evaluate", evaluate.command, "Evaluate a model on a task."),
     ("Design", "shrink", shrink.command, "Cut a pretrained model to limits."),
-    ("Design", "quantize", quantize.command, "Make an ONNX file faster within a loss."),
+    ("Design", "quantize", quantize.command, "Quantise a model within limits on loss or time."),
     ("Design", "sensitivity", sensitivity.command, "Measure which layers suffer from quantisation."),
     ("Measure", "measure", measure.command, "Measure a model on this machine."),
-    ("Measure", "calibrate", calibrate.command, "Measure what this machine can do."),
-    ("Measure", "validate", fitting.command("validate"), "Score predictions against measured rows."),
+    ("Measure", "calibrate", calibrate.command, "Measure this machine's speed, for predictions."),
+    ("Measure", "validate", fitting.command("validate"), "Score predictions against measurements."),
     ("Serve", "serve", serve.command, "Talk to a model: OpenAI's API and a chat page."),
-    ("Serve", "plan", plan.command, "Find the cheapest fleet for a load and its limits."),
-    ("Serve", "simulate", simulate.command, "Simulate one arrangement under load."),
-    ("Serve", "agent", agent.command, "Price an agent's loop against a time budget."),
-    ("Serve", "bill", bill.command, "Bill a fleet month by month, rented and bought."),
+    ("Serve", "plan", plan.command, "Find the cheapest fleet for a load, within limits."),
+    ("Serve", "simulate", simulate.command, "Simulate one deployment under load."),
+    ("Serve", "agent", agent.command, "Compare an agent's turn with a time budget."),
+    ("Serve", "bill", bill.command, "Compare renting with buying, month by month."),
     ("Share", "export", export.command, "Write a model for llama.cpp, ONNX Runtime and others."),
     ("Share", "kit", kit.command, "Pack models to measure on another device."),
-    ("Extend", "teach", teach.command, "Learn a machine from a table of measured models."),
+    ("Extend", "teach", teach.command, "Learn a machine's speed from measured models."),
     ("Extend", "fit", fitting.command("fit"), "Refine the cost models with measurements."),
 ):
     settings = fitting.ANYTHING if command is fitting.missing else {}
@@ -133,7 +134,7 @@ app.add_typer(
     devices.app, name="devices", short_help="List devices, or show one with its sources.", rich_help_panel="Predict"
 )
 app.add_typer(
-    prior.app, name="prior", short_help="Show or share what earlier searches trained.", rich_help_panel="Design"
+    prior.app, name="prior", short_help="Show or share training runs of earlier searches.", rich_help_panel="Design"
 )
 app.add_typer(
     measurements.app, name="measurements", short_help="List, export or import measurements.", rich_help_panel="Share"
@@ -153,7 +154,7 @@ def options(
         bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Options of every command."""
+    """Options that are given before the name of any command."""
     _Debug.on = debug
 
 
@@ -162,12 +163,12 @@ class _Debug:
 
 
 def run() -> None:
-    """Runs the command line, with every error on one line, and exits."""
+    """Runs the command line, prints any error in one line, and exits."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=PLAINER)
     try:
-        with refused_files():
+        with optional_imports(), refused_files():
             code = app(prog_name="chipwise", standalone_mode=False)
             sys.stdout.flush()  # reports a failed write here instead of at interpreter exit
             sys.exit(code)
@@ -178,14 +179,13 @@ def run() -> None:
             print(error, file=sys.stderr)
             sys.exit(2)
         _fail(plain_error(error))
-    except ModuleNotFoundError as error:
-        missing = missing_extra(error)
-        if missing is None:
-            raise
-        _fail(missing)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except Exception as error:
+        if is_interrupt(error):
+            sys.exit(130)
+        raise
 
 
 def _fail(error: ChipwiseError) -> None:

@@ -1,4 +1,4 @@
-"""``chipwise candidates``: the cost of ranking several numbers of candidates."""
+"""``chipwise candidates``: the cost of ranking different numbers of candidates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chipwise.cli import completion, options
 from chipwise.cli.output import json_of, print_table, say
 from chipwise.core import units
 from chipwise.core.digest import plain
-from chipwise.core.layout import Column, Table
+from chipwise.core.layout import Table, numeric
 from chipwise.errors import InputError
 
 
@@ -26,7 +26,7 @@ def command(
     shards: Annotated[int | None, typer.Option(help="Devices over which embedding tables are sharded.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Predict the cost of ranking several numbers of candidates, together and one by one.
+    """Predict the cost of ranking N candidates, for several N: all in one request, and one per request.
 
     chipwise candidates runs/ranking/winner --device l4 --counts 1,8,32,128,512
     """
@@ -40,8 +40,7 @@ def command(
         json_of([{**plain(row), "times_cheaper": row.times_cheaper} for row in found])
         return
     say(f"{model} on {device}: predicted, 90 % intervals where they are known", bold=True)
-    heads = ("candidates", "together", "over one", "one by one", "over one", "times cheaper")
-    table = Table(columns=[Column(head=head, right=True) for head in heads])
+    table = Table(columns=numeric("candidates", "together", "over one", "one by one", "over one", "times cheaper"))
     first = found[0]
     for row in found:
         table.add(

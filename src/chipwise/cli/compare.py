@@ -11,12 +11,12 @@ from chipwise import api
 from chipwise.api import answers
 from chipwise.cli import completion, graph_files, image_size, options
 from chipwise.cli.estimate import decoded, energy_of, million_tokens, read_by
-from chipwise.cli.output import json_of, notices, print_table, refuse, say
+from chipwise.cli.output import json_of, notices, print_table, refuse, say, say_notes
 from chipwise.cli.whole_runs import compared
 from chipwise.core import units
 from chipwise.core.digest import plain
 from chipwise.core.files import write_output
-from chipwise.core.layout import Column, Table
+from chipwise.core.layout import Column, Table, numeric
 
 _OF_MODELS = ("device", "runtime", "prompt", "new", "images", "audio", "batch", "weights", "kv", "tp")
 
@@ -41,12 +41,12 @@ def command(
     weights: options.Weights = None,
     kv: options.Kv = None,
     tp: options.Tp = 1,
-    html: Annotated[Path | None, typer.Option(help="For two runs: write a page with both fronts in one plot.")] = None,
+    html: Annotated[Path | None, typer.Option(help="For two runs: write a page that plots both Pareto fronts.")] = None,
     shape: options.Shape = None,
     value: options.Value = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare the cost of models on several chips, and say what bounds each; or compare two runs.
+    """Compare the costs of models on several chips, and say what bounds each model; or compare two search runs.
 
     chipwise compare meta-llama/Llama-2-7b-hf meta-llama/Llama-3.1-8B --device a100-sxm-80gb,l4 --prompt 32000
 
@@ -60,7 +60,7 @@ def command(
         return
     devices = None if device == "all" else [name.strip() for name in device.split(",") if name.strip()]
     if devices == []:
-        raise typer.BadParameter("--device names none")
+        raise typer.BadParameter("--device is empty; give devices, such as --device a100-sxm-80gb,l4, or --device all")
     if graph_files.compared(context, models, devices, as_json=as_json):
         return
     if compared(context, models, devices, as_json=as_json):
@@ -82,16 +82,19 @@ def _runs(context: typer.Context, names: list[str], *, html: Path | None, as_jso
     runs = [name for name in names if Path(name).is_dir() and answers.holds_run(Path(name))]
     if not runs:
         if html is not None:
-            raise typer.BadParameter("--html is the page of two runs; name two folders such as runs/a runs/b")
+            raise typer.BadParameter(
+                "--html writes a page that compares two runs; name two folders such as runs/a runs/b"
+            )
         return False
     if others := [name for name in names if name not in runs]:
         raise typer.BadParameter(
-            f"{runs[0]} is a run and {others[0]} is not; compare two runs, or two models (a run's is {runs[0]}/winner)"
+            f"{runs[0]} is a run and {others[0]} is not; compare two runs, or two models "
+            f"(the run's model is {runs[0]}/winner)"
         )
     if len(runs) != 2:
         count = "one run" if len(runs) == 1 else f"{len(runs)} runs"
-        raise typer.BadParameter(f"{count} named, but exactly two can be compared: chipwise compare runs/a runs/b")
-    refuse(context, *_OF_MODELS, why="only applies to models; a run's file states it")
+        raise typer.BadParameter(f"{count} named, but two are needed for a comparison: chipwise compare runs/a runs/b")
+    refuse(context, *_OF_MODELS, why="only applies to models; for runs, the run file states it")
 
     found = answers.compare_runs(*runs)
     if html is not None:
@@ -101,8 +104,7 @@ def _runs(context: typer.Context, names: list[str], *, html: Path | None, as_jso
         return True
     for table in answers.two_runs.tables(found):
         print_table(table)
-    for note in answers.two_runs.notes(found):
-        say(f"note: {note}")
+    say_notes(answers.two_runs.notes(found))
     if html is not None:
         notices.print(f"wrote {html}")
     return True
@@ -134,17 +136,8 @@ def _data(found: answers.Comparison) -> dict[str, object]:
 def _print(found: answers.Comparison) -> None:
     costs = [cell.estimate for cell in found.cells if cell.estimate is not None]
     each = next((name for cost in costs if (name := read_by(cost)) != "token"), "token")
-    right = {
-        "TTFT": 0,
-        "TPOT": 0,
-        "tok/s each": 0,
-        f"{each}s/s": 0,
-        f"energy/{each}": 3,
-        "$/M in": 2,
-        "$/M out": 0,
-        "memory": 1,
-    }
-    columns = [Column(head=head, right=True, drop=drop) for head, drop in right.items()]
+    heads = ("TTFT", "TPOT", "tok/s each", f"{each}s/s", (f"energy/{each}", 3))
+    columns = numeric(*heads, ("$/M in", 2), "$/M out", ("memory", 1))
     more = [Column(head="bound", drop=2), Column(head="weights", drop=1)]
     table = Table(columns=[Column(head="model"), *columns, *more])
     problems = []
@@ -191,4 +184,4 @@ def _winner(winner: answers.Winner) -> str:
     if winner.times_better is None:
         return f"{winner.model}; {winner.why}"
     doubt = "" if winner.sure else " (their intervals overlap)"
-    return f"{winner.model}, {units.number(winner.times_better)}x faster than the next{doubt}: {winner.why}"
+    return f"{winner.model}, {units.number(winner.times_better)}x faster than the next model{doubt}: {winner.why}"

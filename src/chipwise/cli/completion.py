@@ -1,4 +1,4 @@
-"""Shell completion of device, model and runtime names. Reads only file names and short tables."""
+"""Shell completion of device, model and runtime names; it reads only file names and short tables, to be quick."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from chipwise.api import answers
 from chipwise.core.typed import memory_bytes
 from chipwise.errors import InputError
 
-LIKE = "Read a config.json of an unknown model_type as one of this family, such as llama."
+LIKE = "Family, such as llama, as which to read a config.json whose model_type is unknown."
 
 MEMORY = "Memory size, for a device sold with several sizes: 64GB. Same as `--device 'm4 max 64GB'`."
 
 
 def sized(device: str, memory: str | None) -> str:
-    """The device name with its memory.
+    """Returns the device name with the memory size appended.
 
     Raises:
-        InputError: ``memory`` is not a size, or the device is not one that is sold.
+        InputError: ``memory`` is not a size, or ``device`` is a file, ``here`` or ``all``.
     """
     if memory is None:
         return device
@@ -23,7 +23,7 @@ def sized(device: str, memory: str | None) -> str:
     if memory_bytes(size) is None:
         raise InputError(f"--memory must be a size such as 64GB, not {memory!r}")
     if device in ("here", "all") or device.lower().endswith((".yaml", ".yml")):
-        raise InputError(f"--memory is for a device that is sold with several sizes, not for --device {device}")
+        raise InputError(f"--memory is for devices sold with several sizes of memory, not for --device {device}")
     whole, colon, part = device.partition(":")
     return f"{whole} {size}{colon}{part}"
 

@@ -11,7 +11,7 @@ from chipwise.cli import completion, options, output
 from chipwise.cli.output import print_table, say
 from chipwise.core import units
 from chipwise.core.dtypes import DType
-from chipwise.core.layout import Column, Table
+from chipwise.core.layout import Column, Table, numeric
 from chipwise.errors import counted
 
 app = typer.Typer(rich_markup_mode=None)
@@ -32,7 +32,7 @@ def table(context: typer.Context, as_json: options.AsJson = False) -> None:
         return
     output.print_table(_overview(devices))
     if machines := answers.taught.names():
-        output.say(f"taught here: {', '.join(machines)}")
+        output.say(f"machines taught by you (chipwise teach): {', '.join(machines)}")
 
 
 @app.command("show")
@@ -88,11 +88,11 @@ def _number(fact: answers.Fact | None) -> float | None:
 
 def _overview(devices: list[answers.DeviceProfile]) -> Table:
     formats = {DType.FP32: 5, DType.BF16: 0, DType.FP16: 4, DType.FP8: 0, DType.INT8: 3, DType.FP4: 2}
-    heads = {"memory": 0, "bandwidth": 0} | {f.value: drop for f, drop in formats.items()} | {"power": 1, "price": 1}
+    rates = [(each.value, drop) for each, drop in formats.items()]
     shown = Table(
         title=f"{counted(len(devices), 'device')}; dense peaks in operations per second, of the fastest engine",
-        caption="– is not published; every fact with its source: chipwise devices show NAME",
-        columns=[Column(head="device"), *(Column(head=head, right=True, drop=drop) for head, drop in heads.items())],
+        caption="–: not published. To see every fact with its source: chipwise devices show NAME",
+        columns=[Column(head="device"), *numeric("memory", "bandwidth", *rates, ("power", 1), ("price", 1))],
     )
     for device in devices:
         peaks = device.peak_flops_per_s
@@ -112,7 +112,7 @@ def _print_one(device: answers.DeviceProfile) -> None:
     if device.taught is not None:
         found = device.taught
         error = (
-            "" if found.check is None else f", mean error {units.show(found.check.mean, 'share')} on models left out"
+            "" if found.check is None else f", mean error {units.show(found.check.mean, 'share')} on held-out models"
         )
         say(f"{found.label}, {found.created}: {found.provenance}{error}; the facts below are from the data sheet")
     say(f"{device.title}  ({device.name})", bold=True)

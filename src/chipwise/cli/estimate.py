@@ -12,10 +12,10 @@ import typer
 from chipwise import api
 from chipwise.api import answers
 from chipwise.cli import completion, graph_files, image_size, options, quality, whole_runs
-from chipwise.cli.output import json_of, notices, print_table, progress_bar, put, refuse, say
+from chipwise.cli.output import json_of, notices, print_table, progress_bar, put, refuse, say, say_notes
 from chipwise.core import units
 from chipwise.core.csvfile import own_columns
-from chipwise.core.layout import Column, Table
+from chipwise.core.layout import Column, Table, numeric
 
 TABLE_ONLY = ("table", "out", "as_json")
 SHARE_SAID = 0.005  # share of TPOT below which waiting is not shown
@@ -35,7 +35,7 @@ def command(
     runtime: options.Runtime = None,
     prompt: options.Prompt = 1024,
     prompt_p99: Annotated[
-        int | None, typer.Option(help="P99 of prompt tokens, if they vary (--prompt is then their P50).", min=1)
+        int | None, typer.Option(help="P99 of tokens per prompt, if prompts differ (--prompt is then the P50).", min=1)
     ] = None,
     new: options.New = 128,
     images: options.Images = 0,
@@ -50,14 +50,16 @@ def command(
     ep: options.Ep = 1,
     dp: options.Dp = 1,
     gpu_layers: Annotated[
-        str | None, typer.Option(help="Layers on the card (llama.cpp's -ngl), the rest on its host; or auto.")
+        str | None, typer.Option(help="Layers on the card (llama.cpp's -ngl), or auto; all others run on its host.")
     ] = None,
-    n_cpu_moe: Annotated[int | None, typer.Option(help="Layers whose experts stay on the host.", min=0)] = None,
+    n_cpu_moe: Annotated[int | None, typer.Option(help="Number of layers with experts on the host.", min=0)] = None,
     host: Annotated[
         str | None, typer.Option(help="The card's host: a processor, or its memory bandwidth, such as '60 GB/s'.")
     ] = None,
-    table: Annotated[Path | None, typer.Option(help="Answer every row of this CSV file instead.")] = None,
-    out: Annotated[Path | None, typer.Option(help="File for the table with its predictions.")] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="Instead of one model: estimate every row of this CSV file.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="With --table: the file to write, with predictions added.")] = None,
     ambient: options.Ambient = None,
     electricity: options.Electricity = None,
     buy: options.BuyOrList = None,
@@ -72,8 +74,8 @@ def command(
 ) -> None:
     """Estimate TTFT, TPOT, memory, energy and price of serving a model; --kernels shows every kernel.
 
-    If the model does not fit in memory, the first line says so and what would fit; times are as if it fitted, and the
-    exit code is 2.
+    If the model does not fit in memory, the first line says so and names what would fit; the predicted times then
+    assume that it fitted, and the exit code is 2.
 
     One device: chipwise estimate meta-llama/Llama-3.1-8B --device h100-sxm --weights fp8 --batch 16
 
@@ -89,28 +91,28 @@ def command(
 
     An ONNX file or a PyTorch module: chipwise estimate package.module:build --device l4 --shape x=1,3,224,224
 
-    Commands of their own: training-step, pictures (diffusion), parts (a phone's NPU), candidates.
+    Separate commands: training-step, pictures (diffusion), parts (a phone's NPU), candidates.
 
-    Columns read: row_id, model, device, runtime, weights, kv, tp, pp, ep, dp, batch, isl, osl, images,
+    Columns of --table: row_id, model, device, runtime, weights, kv, tp, pp, ep, dp, batch, isl, osl, images,
     image_size, audio_s.
     """
     if table is not None:
         others = [name for name in context.params if name not in (*TABLE_ONLY, "model")]
         refuse(context, *others, why="cannot be combined with --table; use the column of that name")
         if model is not None:
-            raise typer.BadParameter("give a MODEL or a --table, not both")
+            raise typer.BadParameter("give either a MODEL or a --table, not both")
         if out is None:
-            raise typer.BadParameter("--table needs --out, the file to write the answers to")
+            raise typer.BadParameter("--table needs --out, the file to which the predictions are written")
         _answer_table(table, out, as_json=as_json)
         return
     if model is None:
         raise typer.BadParameter("give a MODEL, or a file with --table")
-    refuse(context, "out", why="is for --table")
+    refuse(context, "out", why="only applies with --table")
     model, device = answers.alike.named(model, like), completion.sized(device, memory)
     if graph_files.estimated(context, model, as_json=as_json):
         return
     if audio is not None and not api.resolve(model).towers:
-        refuse(context, "prompt", why="is for models that read text; --audio says how long the sound is")
+        refuse(context, "prompt", why="is for models that read text; give the length of the sound with --audio")
     if whole_runs.answered(context, model, as_json=as_json):
         return
     sizes: dict[str, Any] = {"weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
@@ -133,19 +135,19 @@ def command(
     else:
         _print(model, found, kernels=kernels)
         if own is not None and own.price is not None:
-            say(f"note: prices are those of a machine that you own, {own.price.source}")
+            say(f"note: prices are for a machine that you own, {own.price.source}")
     quality.print_quality(model, None if as_json else train_tokens)
     if found.does_not_fit:
         raise typer.Exit(2)
 
 
 def _own(context: typer.Context, device: str, *, electricity: str | None, **texts: Any) -> answers.DeviceProfile | None:
-    """The device at the price of a machine that the user owns; None if no tariff is given."""
+    """Returns the device with the hourly price of the user's own machine; None if no electricity tariff is given."""
     if electricity is None:
-        refuse(context, *texts, why="needs --electricity, the tariff of a machine that you own")
+        refuse(context, *texts, why="needs --electricity, the tariff that you pay for the machine's power")
         return None
     if device == "all":
-        refuse(context, "electricity", why="prices one device at a time")
+        refuse(context, "electricity", why="gives the price of one device at a time; name one with --device")
     return api.owned(device, electricity=electricity, **texts)
 
 
@@ -159,7 +161,7 @@ def _answer_table(table: Path, out: Path, *, as_json: bool) -> None:
         json_of({**told, "seconds": spent_s, "rows_per_s": count / spent_s})
     else:
         rate = f"{count / spent_s:,.0f} rows/s"
-        notices.print(f"{count - failed} of {count} rows answered, {failed} with an error, {rate}; wrote {out}")
+        notices.print(f"{count - failed} of {count} rows estimated, {failed} with an error, {rate}; wrote {out}")
         if own := own_columns(table, (*answers.ASKED, *answers.ALSO_ASKED, *answers.ANSWERED)):
             notices.print(f"note: columns copied unchanged: {', '.join(own)}")
 
@@ -173,7 +175,7 @@ def _between(value: answers.Predicted, kind: str) -> str:
 
 
 def memory_said(peak_bytes: float, parts: Mapping[str, float]) -> str:
-    """Text with a device's peak memory and its contents."""
+    """Returns text with a device's peak memory and the size of each part of it."""
     held = ", ".join(f"{name} {units.show(size, 'bytes')}" for name, size in parts.items())
     return units.show(peak_bytes, "bytes") + (f" ({held})" if held else "")
 
@@ -183,7 +185,7 @@ def _print(model: str, found: api.CostEstimate, *, kernels: bool) -> None:
     where = f"{several}{found.device}, {found.served_as}"
     if found.does_not_fit:
         say(f"{model} on {where}: {found.does_not_fit}", bold=True)
-        say(f"hypothetical, as if it did fit: {found.provenance}, 90 % intervals")
+        say(f"hypothetical, as if it fitted: {found.provenance}, 90 % intervals")
     else:
         say(f"{model} on {where}: {found.provenance}, 90 % intervals", bold=True)
     table = Table(columns=[Column(), Column(prose=True)])
@@ -231,12 +233,11 @@ def _print(model: str, found: api.CostEstimate, *, kernels: bool) -> None:
     print_table(table)
     for line in answers.passes(found) if kernels else ():
         put(line)
-    for note in found.notes:
-        say(f"note: {note}")
+    say_notes(found.notes)
 
 
 def read_by(found: api.CostEstimate) -> str:
-    """Unit of a request's cost: ``token``, ``image``, ``sound`` or ``request``."""
+    """Returns the unit to which a request's cost refers: ``token``, ``image``, ``sound`` or ``request``."""
     return next((name for name in ("image", "sound", "request") if f"{name}_s" in found.metrics), "token")
 
 
@@ -250,17 +251,8 @@ def _print_devices(model: str, rows: Sequence[answers.DeviceAnswer]) -> None:
     main = next((_main(cost) for _, cost in found), "tpot_p50")
     name = main.partition("_")[0].upper()
     each = next((read for _, cost in found if (read := read_by(cost)) != "token"), "token")
-    right = {
-        "TTFT": 0,
-        "TPOT": 0,
-        "tok/s each": 0,
-        f"90 % of {name}": 0,
-        f"{each}s/s": 0,
-        f"energy/{each}": 4,
-        "$/M in": 3,
-        "$/M out": 0,
-    }
-    columns = [Column(head=head, right=True, drop=drop) for head, drop in right.items()]
+    times = ("TTFT", "TPOT", "tok/s each", f"90 % of {name}", f"{each}s/s")
+    columns = numeric(*times, (f"energy/{each}", 4), ("$/M in", 3), "$/M out")
     table = Table(
         columns=[Column(head="device"), *columns, Column(head="bound", drop=2), Column(head="served as", drop=1)],
         title=f"{model}: predicted, {name} with its 90 % interval; {_runtimes(found)}",
@@ -301,11 +293,11 @@ def million_tokens(found: api.CostEstimate) -> tuple[str, str]:
 
 
 def _runtimes(found: Sequence[tuple[str, api.CostEstimate]]) -> str:
-    """Text with the runtime and format if all answers share them; otherwise it says that they differ."""
+    """Text with the runtime and weight format if all estimates share them; otherwise it says that they differ."""
     names = {f"{cost.runtime}, {cost.weights}" for _, cost in found}
-    return f"all in {names.pop()}" if len(names) == 1 else "each with its usual runtime and format"
+    return f"all in {names.pop()}" if len(names) == 1 else "each device with its usual runtime and format"
 
 
 def _main(found: api.CostEstimate) -> str:
-    """Metric by which answers are sorted: TPOT, or TTFT if the model generates no tokens."""
+    """Metric by which estimates are sorted: TPOT, or TTFT if the model generates no tokens."""
     return "tpot_p50" if "tpot_p50" in found.metrics else "ttft_p50"

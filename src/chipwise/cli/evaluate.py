@@ -26,8 +26,8 @@ def command(
     method: Annotated[
         str | None,
         typer.Option(
-            help="tune (train a copy of the model on the task) or probe (train one matrix). Default: the classifier "
-            "that the folder ships for these items, else tune."
+            help="tune (train a copy of the model on the task) or probe (train one matrix). Default: the folder's "
+            "classifier for this task, if there is one, else tune."
         ),
     ] = None,
     baseline: Annotated[
@@ -80,7 +80,7 @@ def _show(result: answers.TaskResult, value: float) -> str:
 
 
 def _confusion(result: answers.TaskResult) -> str:
-    """The confusion matrix: rows are true classes, columns are predicted classes, both by number; zeros are blank."""
+    """The confusion matrix, with numbered classes: rows are true classes, columns predicted ones; zeros are blank."""
     count = len(result.classes)
     width = 1 + max(len(str(count)), max(len(str(cell)) for row in result.confusion for cell in row))
     lines = ["true class (down), predicted (across):", " " * width + _cells(range(1, count + 1), width)]

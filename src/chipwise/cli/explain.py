@@ -11,7 +11,7 @@ import typer
 from chipwise import api
 from chipwise.api import answers
 from chipwise.cli import completion, graph_files, image_size, options, quality
-from chipwise.cli.output import json_of, notices, print_table, refuse, say
+from chipwise.cli.output import json_of, notices, print_table, refuse, say, say_notes
 from chipwise.cli.whole_runs import explained
 from chipwise.core import units
 from chipwise.core.extras import require
@@ -40,24 +40,27 @@ def command(
     pp: options.Pp = 1,
     ep: options.Ep = 1,
     dp: options.Dp = 1,
-    shared: Annotated[int, typer.Option(help="Tokens of each prompt that all requests have in common.", min=0)] = 0,
-    train: Annotated[bool, typer.Option("--train", help="One optimiser step of --batch sequences instead.")] = False,
+    shared: Annotated[int, typer.Option(help="Tokens at the start of each prompt that all requests share.", min=0)] = 0,
+    train: Annotated[
+        bool, typer.Option("--train", help="Explain one optimiser step of --batch sequences instead of serving.")
+    ] = False,
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="With --train: recompute activations.")] = False,
     sensitivity: Annotated[
-        Path | None, typer.Option(help="JSON list: the loss of quantising each layer separately.")
+        Path | None,
+        typer.Option(help="JSON file with the rise in loss from quantising each layer alone (chipwise sensitivity)."),
     ] = None,
     threads: Annotated[int, typer.Option(help="Threads of this machine's runtime.", min=1)] = 1,
     every: Annotated[
         bool, typer.Option("--all", help="Also show small gains and changes whose gain is uncertain.")
     ] = False,
     other_chips: Annotated[bool, typer.Option("--other-chips", help="Also suggest other devices.")] = False,
-    html: Annotated[Path | None, typer.Option(help="Write a page with roofline and waterfall.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with a roofline plot and a waterfall chart.")] = None,
     train_tokens: options.TrainTokens = None,
     shape: options.Shape = None,
     value: options.Value = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Explain where a model's time goes on a chip, how far it is from the limit, and what each change would gain.
+    """Explain where a model's time goes on a chip, how close it is to the chip's limits, and what changes would gain.
 
     A chip: chipwise explain meta-llama/Llama-2-7b-hf --device a100-sxm-80gb --prompt 32000
 
@@ -73,15 +76,15 @@ def command(
     if graph_files.explained(context, model, as_json=as_json) or explained(context, model, as_json=as_json):
         return
     if not train:
-        refuse(context, "checkpoint", why="is for --train")
+        refuse(context, "checkpoint", why="only applies with --train")
     else:
-        refuse(context, "new", "kv", "shared", "images", "audio", why="is for serving, not for --train")
+        refuse(context, "new", "kv", "shared", "images", "audio", why="only applies to serving, not to --train")
     device = completion.sized(device, memory)
     asked: dict[str, Any] = {"runtime": runtime, "weights": weights, "prompt": prompt, "new": new, "batch": batch}
     if images:
         asked |= {"images": images, "image_size": image_size.parse(size)}
     else:
-        refuse(context, "size", why="is the size of --images")
+        refuse(context, "size", why="needs --images, the number of images")
     asked["audio_s"] = audio
     if html is not None:
         require("plotly")
@@ -108,7 +111,7 @@ def _print(model: str, found: answers.Explanation, *, every: bool) -> None:
     say(f"{model} on {several}{cost.device}, {served}{short}", bold=True)
     parameters = answers.parameters_said(arch.parameters(), arch.active_parameters())
     say(f"{found.case.asked}; parameters: {parameters}")
-    say(f"{'hypothetical, as if it did fit: ' if short else ''}{_times(found)}; {cost.provenance}, 90 % intervals")
+    say(f"{'hypothetical, as if it fitted: ' if short else ''}{_times(found)}; {cost.provenance}, 90 % intervals")
     say()
     for phase in found.phases:
         say(f"{phase.verdict[0].upper()}{phase.verdict[1:]}.", bold=True)
@@ -124,20 +127,19 @@ def _print(model: str, found: answers.Explanation, *, every: bool) -> None:
     if found.shared is not None:
         shared, last = found.shared, len(found.shared.candidates) - 1
         say(
-            f"Shared context: {shared.candidates[last]} candidates of {shared.own_tokens} tokens over these "
-            f"{shared.context_tokens:,} cost "
-            f"{units.number(shared.shared_s[last] / shared.shared_s[0])} times as much as one "
-            f"({units.number(shared.saving(last))} times less than without sharing)"
+            f"Shared context: after {shared.context_tokens:,} shared tokens, {shared.candidates[last]} candidates of "
+            f"{shared.own_tokens} tokens each cost "
+            f"{units.number(shared.shared_s[last] / shared.shared_s[0])} times as much as one candidate "
+            f"({units.number(shared.saving(last))} times as much without sharing as with it)"
         )
     if found.training is not None:
         say(f"note: {answers.checkpointing_note(found.training)} (--train explains it)")
     _print_advice(found.advice, every=every)
-    for note in found.notes:
-        say(f"note: {note}")
+    say_notes(found.notes)
 
 
 def _times(found: answers.Explanation) -> str:
-    """TTFT and TPOT with their intervals, or the time of the single pass."""
+    """Returns text with TTFT and TPOT and their intervals, or with the time of the single pass."""
     metrics, case = found.estimate.metrics, found.case
     names = [("ttft_p50", "TTFT"), ("tpot_p50", "TPOT")] if case.generates else [("ttft_p50", "pass")]
     names = [("step", "step")] if case.training else names
@@ -184,9 +186,10 @@ def _print_phase(phase: answers.PhaseAnswer, found: answers.Explanation) -> None
 
 
 def _print_advice(advice: tuple[answers.Advice, ...], *, every: bool) -> None:
-    shown = advice if every else answers.leading(advice)  # it comes first, so its numbers are the same with --all
+    # leading advice comes first, so it has the same numbers with --all
+    shown = advice if every else answers.leading(advice)
     say()
-    say("Advice" if shown else "Advice: no change is certain to help much", bold=True)
+    say("Advice" if shown else "Advice: none of the changes has a large and certain gain", bold=True)
     for number, each in enumerate(shown, start=1):
         proposal = each.proposal
         doubt = "" if each.sure else " (does not fit)" if not each.fits else " (uncertain)"

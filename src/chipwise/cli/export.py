@@ -9,7 +9,7 @@ import typer
 
 from chipwise import api
 from chipwise.cli import options, show, stages
-from chipwise.cli.output import print_table, put, say
+from chipwise.cli.output import print_table, put, say, say_notes
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
 from chipwise.errors import MissingExtra, Unreachable, Unsupported
@@ -31,16 +31,16 @@ def command(
     weights: Annotated[
         str | None,
         typer.Option(
-            help="fp32, fp16, bf16, int8, fp8 or int4 (not every file type has all); GGUF also q8_0, q4_0; or one for "
-            "each layer and the head ('int4/int8 head:int8'). Default: a winner's own, else fp16 for gguf, "
-            "int4 for compressed-tensors, fp32 for others."
+            help="fp32, fp16, bf16, int8, fp8 or int4 (not every file type supports all); GGUF also q8_0, q4_0; or one "
+            "for each layer and the head ('int4/int8 head:int8'). Default: a winner's own format, else fp16 for "
+            "gguf, int4 for compressed-tensors, fp32 for others."
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder to write: new, empty, or an earlier export; with several formats, it gets one for each. "
-            "Default: NAME-TO, or RUN/export-TO for a run."
+            help="Folder to write: new, empty, or an earlier export; with several formats, a subfolder is written for "
+            "each. Default: NAME-TO, or RUN/export-TO for a run."
         ),
     ] = None,
     verify: Annotated[
@@ -49,29 +49,30 @@ def command(
     method: Annotated[
         str,
         typer.Option(
-            help="How to round: nearest, searched, gptq, learned (ONNX), or auto: what loses least on calibration data."
+            help="How to round: nearest, searched, gptq, learned (ONNX), or auto (lowest loss on calibration data)."
         ),
     ] = "auto",
     data: Annotated[
         list[str] | None,
-        typer.Option(help="Calibration data: text files, a source, or a run file. Default: that of a winner's run."),
+        typer.Option(help="Calibration data: text files, a source, or a run file. Default: a winner's own data."),
     ] = None,
     group: Annotated[int, typer.Option(help="Values that share a scale in int4 (not GGUF): 16, 32, 64 or 128.")] = 32,
     symmetric: Annotated[
-        bool, typer.Option("--symmetric/--asymmetric", help="Whether all int4 groups have the same zero (ONNX).")
+        bool, typer.Option("--symmetric/--asymmetric", help="Whether all int4 groups have the same zero point (ONNX).")
     ] = True,
     cpu_seconds: options.LearningSeconds = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written and verified as JSON.")] = False,
 ) -> None:
-    """Write a model as GGUF, ONNX or a Hugging Face folder, and check that its outputs are the same.
+    """Write a model as GGUF, ONNX or a Hugging Face folder, and check that the outputs stay the same.
 
     Example: chipwise export smollm2 --to gguf --weights q4_0 writes smollm2-gguf/model.gguf with its tokenizer; then:
     llama-cli -m smollm2-gguf/model.gguf -p "The capital of France is"
 
-    Prints sizes, the format of each part, how far the runtime's outputs differ from torch's, and what was not run; also
-    in manifest.json. With several formats, those that lack a block are refused and the others are written.
-    GGUF files are checked with llama.cpp from the package xllamacpp (pip install 'chipwise[all]'). The tools of
-    ExecuTorch, LiteRT and Core ML each live in a Python environment of their own; the message says how to make it.
+    Prints sizes, the format of each part, how far the runtime's outputs differ from torch's, and what was not verified;
+    manifest.json contains the same facts. With several formats, those that cannot be written are reported, and the
+    others are written. GGUF files are checked with llama.cpp from the package xllamacpp (pip install 'chipwise[all]').
+    The tools of ExecuTorch, LiteRT and Core ML each need a separate Python environment; if it is missing, an error says
+    how to make it.
     """
     kinds = [kind.strip() for kind in to.split(",") if kind.strip()]
     written, refused = [], {}
@@ -111,7 +112,7 @@ def command(
 
 
 def printed(found: api.Exported) -> None:
-    """Prints what was written and verified, and what was not."""
+    """Prints what was written, what was verified, and what was not verified."""
     heads = ("part", "layers", "format", "parameters", "size")
     right = ("parameters", "size")
     table = Table(title=found.headline(), columns=[Column(head=head, right=head in right) for head in heads])
@@ -129,6 +130,5 @@ def printed(found: api.Exported) -> None:
         say(f"not verified: {what}")
     if found.sample:
         say(f"llama.cpp writes: {found.sample!r}")
-    for note in found.notes:
-        say(f"note: {note}")
+    say_notes(found.notes)
     put(f"run it: {found.run}")

@@ -15,7 +15,7 @@ ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 
 def command(name: str) -> Callable[..., None]:
-    """Returns the package's command ``name``; without the package, a command that accepts any arguments."""
+    """Returns the command ``name`` of chipwise-fitting; without that package, a command that says it is missing."""
     if find_spec(PACKAGE) is None:
         return missing
     found: Callable[..., None] = import_module(f"{PACKAGE}.cli.{name}").command
@@ -23,7 +23,7 @@ def command(name: str) -> Callable[..., None]:
 
 
 def missing(context: typer.Context) -> None:
-    """Needs chipwise-fitting; in a clone of chipwise: pip install ./fitting."""
+    """Requires the package chipwise-fitting; in a clone of chipwise: pip install ./fitting."""
     raise ChipwiseError(
         f"{context.info_name}: chipwise-fitting is not installed; in a clone of chipwise: pip install ./fitting"
     )

@@ -9,22 +9,22 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli.output import json_of, print_table, refuse, say
+from chipwise.cli.output import json_of, print_table, refuse, say, say_notes
 from chipwise.cli.whole_runs import print_runs
 from chipwise.core import units
-from chipwise.core.layout import Column, Table
+from chipwise.core.layout import Column, Table, numeric
 
-MOST = 15  # operators and modules that are listed
+MOST = 15  # maximum number of operators or modules to list
 OTHERS = (
     "prompt", "new", "kv", "images", "size", "audio", "like", "batch", "tp", "pp", "ep", "dp", "memory", "gpu_layers",
     "n_cpu_moe", "host", "train_tokens", "kernels", "shared", "train", "checkpoint", "sensitivity", "other_chips",
     "html",
 )  # fmt: skip
-WHY = "does not apply to ONNX files and modules, whose inputs have shapes of their own (--shape)"
+WHY = "does not apply to ONNX files and modules; describe their inputs with --shape"
 
 
 class Told(TypedDict):
-    """Arguments for an ONNX file or a module."""
+    """Keyword arguments for estimating an ONNX file or a module."""
 
     shapes: Mapping[str, tuple[int, ...]]
     values: Mapping[str, float]
@@ -33,7 +33,7 @@ class Told(TypedDict):
 
 
 def told(context: typer.Context, model: str) -> Told | None:
-    """Arguments for an ONNX file or a module; None for another model.
+    """Returns the keyword arguments for estimating an ONNX file or a module; None for any other model.
 
     Raises:
         typer.BadParameter: An option does not apply.
@@ -52,7 +52,7 @@ def told(context: typer.Context, model: str) -> Told | None:
 
 
 def estimated(context: typer.Context, model: str, *, as_json: bool) -> bool:
-    """Prints the answer of ``chipwise estimate`` if ``model`` is a file or module of a user; returns whether it is."""
+    """Prints the answer of ``chipwise estimate`` if ``model`` is an ONNX file or a module; returns whether it is."""
     asked = told(context, model)
     if asked is None:
         return False
@@ -66,7 +66,7 @@ def estimated(context: typer.Context, model: str, *, as_json: bool) -> bool:
 
 
 def compared(context: typer.Context, models: Sequence[str], devices: Sequence[str] | None, *, as_json: bool) -> bool:
-    """Prints the answer of ``chipwise compare`` if ``models`` are files or modules of a user; returns whether they are.
+    """Prints the answer of ``chipwise compare`` if ``models`` are ONNX files or modules; returns whether they are.
 
     Raises:
         typer.BadParameter: An option does not apply.
@@ -81,9 +81,9 @@ def compared(context: typer.Context, models: Sequence[str], devices: Sequence[st
 
 
 def _print_several(found: Sequence[answers.RunEstimate]) -> None:
-    heads = ("a pass, predicted (90 %)", "runs/s", "parameters")
-    columns = [Column(head="device"), Column(head="model", prose=True), *(Column(head=h, right=True) for h in heads)]
-    table = Table(columns=[*columns, Column(head="most of it", drop=1)])
+    numbers = numeric("a pass, predicted (90 %)", "runs/s", "parameters")
+    columns = [Column(head="device"), Column(head="model", prose=True), *numbers, Column(head="most of it", drop=1)]
+    table = Table(columns=columns)
     for each in found:
         seconds, (most, share) = each.metrics["latency_s"], next(iter(each.shares.items()))
         table.add(
@@ -95,14 +95,16 @@ def _print_several(found: Sequence[answers.RunEstimate]) -> None:
             f"{most} ({units.show(share, 'share', digits=2)})",
         )
     print_table(table)
-    for note in dict.fromkeys(note for each in found for note in each.notes if "not fitted" not in note):
-        say(f"note: {note}")
+    say_notes(dict.fromkeys(note for each in found for note in each.notes if "not fitted" not in note))
     if any("not fitted" in note for each in found for note in each.notes):
-        say("note: the law was not fitted to these chips, so intervals are wide; files on one chip compare better")
+        say(
+            "note: the cost model was not fitted to these chips, so intervals are wide; comparisons of files on one "
+            "chip are more certain"
+        )
 
 
 def explained(context: typer.Context, model: str, *, as_json: bool) -> bool:
-    """Prints the answer of ``chipwise explain`` if ``model`` is a file or module of a user; returns whether it is."""
+    """Prints the answer of ``chipwise explain`` if ``model`` is an ONNX file or a module; returns whether it is."""
     asked = told(context, model)
     if asked is None:
         return False
@@ -123,9 +125,9 @@ def _print(found: answers.GraphExplanation, *, every: bool) -> None:
         _shares("module", found.modules, whole)
     say()
     most = None if every else MOST
-    heads = ("time", "share", "FLOPs", "bytes", "of limit")
     columns = [Column(head="operator"), Column(head="name", prose=True, drop=1)]
-    table = Table(columns=[*columns, *(Column(head=head, right=True) for head in heads), Column(head="bound")])
+    columns += [*numeric("time", "share", "FLOPs", "bytes", "of limit"), Column(head="bound")]
+    table = Table(columns=columns)
     for each in found.operators[:most]:
         seconds = each.seconds
         reached = each.limit_s / seconds if each.limit_s is not None and seconds else None
@@ -149,7 +151,7 @@ def _print(found: answers.GraphExplanation, *, every: bool) -> None:
 
 
 def _shares(head: str, shares: dict[str, float], whole_s: float) -> None:
-    table = Table(columns=[Column(head=head), Column(head="time", right=True), Column(head="share", right=True)])
+    table = Table(columns=[Column(head=head), *numeric("time", "share")])
     for name, share in list(shares.items())[:MOST]:
         table.add(name, units.show(share * whole_s, "time"), units.show(share, "share", digits=2))
     print_table(table)

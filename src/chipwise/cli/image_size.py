@@ -6,8 +6,8 @@ import re
 
 import typer
 
-IMAGES = "Images of each request, for a model that reads them."
-SIZE = "Their width and height in pixels."
+IMAGES = "Images per request, for a model that reads images."
+SIZE = "Width and height of each image in pixels."
 DEFAULT = "1024x768"
 AUDIO = "Seconds of sound per request (audio models). Default: the model's usual length."
 

@@ -13,7 +13,7 @@ from chipwise.core.layout import Column, Table
 from chipwise.errors import InputError, UnknownName
 
 EXAMPLES = Path(__file__).parent / "examples"
-COMPANIONS = {"smoke-task": ("smoke-task.csv",)}  # files that a run file reads; they are written next to it
+COMPANIONS = {"smoke-task": ("smoke-task.csv",)}  # data files that a run file reads; `init` writes them next to it
 
 
 def kinds() -> list[str]:
@@ -50,7 +50,7 @@ def command(
     copies = [(example, target)]
     copies += [(EXAMPLES / item, target.parent / item) for item in COMPANIONS.get(name, ())]
     if not target.parent.is_dir():
-        raise InputError(f"{target.parent}: there is no such folder")
+        raise InputError(f"{target.parent}: there is no such folder; create it first")
     for _, file in copies:
         if file.exists():
             raise InputError(f"{file} exists; choose another file with --out")
@@ -64,7 +64,7 @@ def command(
 
 
 def _purpose(name: str) -> str:
-    """The first sentence of an example's comment."""
+    """The first sentence of the comment in an example."""
     example = _example(name)
     if example.suffix == ".py":
         return example.read_text(encoding="utf-8").split('"""')[1].split(":")[0]

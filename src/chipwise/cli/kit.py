@@ -20,20 +20,23 @@ def command(
         list[str],
         typer.Argument(
             help="A run's folder, or a model: a winner's folder, a .onnx or .gguf file, a PyTorch module as "
-            "package.module:build, a config, a spec, a known name. Several: .onnx files and modules alone."
+            "package.module:build, a config, a spec, a known name. You can give several .onnx files and modules."
         ),
     ],
     out: Annotated[Path | None, typer.Option(help="Folder to write. Default: RUN/kit, or kit-NAME.")] = None,
     device: Annotated[
         str | None,
-        typer.Option(help="Name of the device: a data sheet's (apple-m4) or your own. Default: the run's target."),
+        typer.Option(
+            help="Name of the device: one with a data sheet (apple-m4), or any other. Default: the run's target."
+        ),
     ] = None,
     runtime: Annotated[
-        str | None, typer.Option(help="onnxruntime or llama.cpp. Default: the run's own; else by the model's file.")
+        str | None,
+        typer.Option(help="onnxruntime or llama.cpp. Default: the run's, else the one that reads the model's file."),
     ] = None,
     candidates: Annotated[
         int,
-        typer.Option(help="Maximum number of designs from a run's front, besides winner and reference design.", min=0),
+        typer.Option(help="Maximum number of designs from a Pareto front, besides winner and reference design.", min=0),
     ] = 6,
     threads: options.Threads = None,
     batch: options.Requests = None,

@@ -47,15 +47,15 @@ def command(
     listen: Annotated[
         str | None,
         typer.Option(
-            help="Measure in every browser that opens this machine's address, such as a phone's: HOST:PORT, such as "
-            "0.0.0.0:8000. Ctrl-C ends it."
+            help="Serve a page at HOST:PORT, such as 0.0.0.0:8000, and measure in every browser that opens it, such "
+            "as a phone's. Ctrl-C ends it."
         ),
     ] = None,
     adb: Annotated[
         str | None,
         typer.Option(
             metavar="PROGRAM",
-            help="Measure a decoder on an Android phone on a cable, with this llama-bench (built for Android).",
+            help="Measure a decoder on an Android phone connected by cable, with this llama-bench (built for Android).",
         ),
     ] = None,
     serial: Annotated[str | None, typer.Option(help="With --adb: the phone, if several are connected.")] = None,
@@ -63,34 +63,35 @@ def command(
     value: options.Value = None,
     inputs: options.Inputs = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Also show an ONNX graph's operators by time, and its passes unfused.")
+        bool,
+        typer.Option("--profile", help="Also show an ONNX graph's operators by time, and its time without fusion."),
     ] = False,
     trials: options.Trials = None,
     keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Save the result to the measurement store.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the measurement with all samples as JSON.")] = False,
 ) -> None:
-    """Measure a model on this machine: latency percentiles, memory, MFU, MBU, energy, and whether to trust them.
+    """Measure a model on this machine: latency percentiles, memory, MFU, MBU, energy, and how reliable they are.
 
-    Models without weights (specs, configs, names) are measured with random ones. The prediction of this machine's
-    profile (chipwise calibrate) is shown too. Results are saved; list them with: chipwise measurements.
+    Models without weights (specs, configs, known names) get random weights. The prediction of this machine's profile
+    (chipwise calibrate) is shown too. Results are saved; list them with: chipwise measurements.
 
     Any other ONNX graph or PyTorch module: chipwise measure model.onnx --shape x=1,3,48,320 --profile
 
     Compiled and tuned by TVM: chipwise measure model.onnx --runtime tvm --trials 512
 
-    On a phone on a cable: chipwise measure model.gguf --adb ./llama-bench
+    On a phone connected by cable: chipwise measure model.gguf --adb ./llama-bench
     """
     if adb is None:
-        output.refuse(context, "serial", why="names a phone of --adb PROGRAM")
+        output.refuse(context, "serial", why="selects a phone for --adb; give --adb PROGRAM as well")
     if runtime == "tvm":
         output.refuse(context, *NOT_COMPILED, why="does not apply to --runtime tvm")
         _compiled(model, trials, threads, shape, value, inputs, keep=keep, as_json=as_json)
         return
-    output.refuse(context, "trials", why="is for --runtime tvm")
+    output.refuse(context, "trials", why="only applies with --runtime tvm")
     if adb is not None:
         if runtime not in (None, "llama.cpp"):
-            raise typer.BadParameter(f"--adb measures llama.cpp, not {runtime}")
-        output.refuse(context, "batch", "remote", "listen", *OF_THIS_MACHINE, why="does not apply to --adb")
+            raise typer.BadParameter(f"--adb works only with --runtime llama.cpp, not {runtime}")
+        output.refuse(context, "batch", "remote", "listen", *OF_THIS_MACHINE, why="does not apply with --adb")
         found = api.measure_phone(
             model, program=adb, serial=serial, threads=threads, prompt=prompt, new=new, weights=weights, keep=keep,
             on_progress=_round,
@@ -99,8 +100,8 @@ def command(
         return
     if listen is not None:
         if runtime not in (None, "browser", "wllama"):
-            raise typer.BadParameter(f"--listen measures in browser or wllama, not in {runtime}")
-        output.refuse(context, "remote", *OF_THIS_MACHINE, why="does not apply to --listen")
+            raise typer.BadParameter(f"--listen works only with --runtime browser or wllama, not {runtime}")
+        output.refuse(context, "remote", *OF_THIS_MACHINE, why="does not apply with --listen")
         api.measure_pages(
             model, listen=listen, runtime=runtime, threads=threads, batch=batch, prompt=prompt, new=new,
             weights=weights, keep=keep, on_open=_opened, on_result=_as_json if as_json else _shown,
@@ -135,8 +136,7 @@ def command(
         measured.profile_table(outcome.profile)
     if outcome.fusions is not None:
         measured.fusions_table(outcome.fusions)
-    for note in outcome.notes:
-        output.say(f"note: {note}")
+    output.say_notes(outcome.notes)
     if outcome.sustained is not None:
         measured.sustained_lines(outcome.sustained, kept=outcome.thermal_kept)
 
@@ -173,7 +173,7 @@ def _compiled(
 
 
 def _opened(address: str, code: str) -> None:
-    """Says where a page is to be opened."""
+    """Prints the address at which other devices open the measuring page."""
     sys.stderr.write(f"\n{code}\n" if code else "")
     output.notices.print(f"open this address in a browser (#NAME after it names the device); Ctrl-C ends: {address}")
 
@@ -184,7 +184,7 @@ def _round(stage: str, done: int, total: int) -> None:
 
 
 def _shown(machine: str, found: api.Measurement | ChipwiseError) -> None:
-    """Prints the measurement of another machine's page, or why there is none."""
+    """Prints the measurement that another machine's browser sent, or why it sent none."""
     if isinstance(found, ChipwiseError):
         output.notices.print(f"{machine}: {found}")
         return
@@ -195,5 +195,5 @@ def _shown(machine: str, found: api.Measurement | ChipwiseError) -> None:
 
 
 def _as_json(machine: str, found: api.Measurement | ChipwiseError) -> None:
-    """Prints it as JSON."""
+    """Prints another machine's measurement, or the error, as JSON."""
     _shown(machine, found) if isinstance(found, ChipwiseError) else show.json_of(found)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 from chipwise import api
 from chipwise.api import answers
 from chipwise.cli.output import print_table, put, say, width
 from chipwise.core import units
-from chipwise.core.layout import Column, Table
+from chipwise.core.layout import Column, Table, numeric
 
 SHARES = (0.5, 0.9, 0.99)
 BARS = " ▁▂▃▄▅▆▇█"
@@ -24,14 +25,16 @@ def measurement_table(
     limits: Sequence[answers.Constraint] = (),
     used: answers.Efficiency | None = None,
 ) -> None:
-    """Percentiles with their intervals, throughput, memory, utilisation, energy, distribution and verdict.
+    """Prints percentiles with their intervals, throughput, memory, utilisation, energy, distribution and verdict.
 
     Args:
         found: The measurement.
         promised: The predicted value of each metric, with the ends of its interval.
-        limits: The limits of its run.
+        limits: The limits of the run that the model comes from, by metric.
         used: MFU and MBU, if the design and the machine's peaks are known.
     """
+    from chipwise.core.statistics import percentile_interval  # imported late because it imports numpy
+
     request = found.workload
     tokens = "tokens per text" if found.encodes else f"prompt tokens, {request.new_tokens} new tokens"
     asked = f"batch {request.batch}, {request.prompt_tokens} {tokens}"
@@ -46,46 +49,47 @@ def measurement_table(
     table = Table(
         title=f"{found.name} · measured on {found.device}, {found.runtime} {found.runtime_version}, {threads} · "
         f"{asked}",
-        columns=[
-            Column(head="metric"),
-            Column(head="measured (95 %)", right=True),
-            Column(head="predicted (90 %)", right=True),
-            Column(head="limit", right=True),
-            Column(),
-        ],
+        columns=[Column(head="metric"), *numeric("measured (95 %)", "predicted (90 %)", "limit"), Column()],
     )
-    by_metric = {limit.metric: limit for limit in limits}
+    row = partial(_row, promised=promised or {}, limits={limit.metric: limit for limit in limits})
     for quantity in quantities:
         for share in SHARES if quantity == "ttft" or found.steps_per_sample == 1 else (0.5,):
-            table.add(*_percentile_row(found, quantity, share, promised or {}, by_metric))
-    table.add(*_throughput_row(found, promised or {}, by_metric))
-    table.add(*_memory_row(found, promised or {}, by_metric))
+            known = percentile_interval(found.ttft_s if quantity == "ttft" else found.tpot_s, share)
+            table.add(*row(f"{quantity}_p{share * 100:.0f}", _within(*known, "time"), "time", known))
+    if (pace := _pace(found)) is not None:
+        table.add(*pace, "", "", "")
+    else:
+        ttft_s, tpot_s = found.percentile("ttft", 0.5), found.percentile("tpot", 0.5)
+        speed = float(answers.throughput(ttft_s, tpot_s, request.new_tokens, request.batch))
+        table.add(*row("throughput", units.show(speed, "rate"), "rate", (speed, None, None)))
+    peak = found.peak_memory_bytes
+    shown = "unavailable" if peak is None else units.show(peak, "bytes")
+    table.add(*row("peak_memory", shown, "bytes", None if peak is None else (peak, None, None)))
     if (pass_s := found.environment.get("ttft_cpu_p50")) and "inputs" in found.environment:
         table.add("CPU time of a pass (P50)", units.show(pass_s, "time"), "", "", "")
     table.add("CPU time", units.show(found.cpu_s, "time"), "", "", "")
     if used is not None:
-        peak = "unavailable" if used.mfu is None else units.show(used.mfu, "share", digits=2)
-        table.add("MFU of prefill", peak, "", "", "")
+        mfu = "unavailable" if used.mfu is None else units.show(used.mfu, "share", digits=2)
+        table.add("MFU of prefill", mfu, "", "", "")
         table.add("MBU of decode", units.show(used.mbu, "share", digits=2), "", f"of {used.ceiling}", "")
     energy = "unavailable" if found.energy_j is None else units.show(found.energy_j, "energy")
     table.add("energy", energy, "", "", "")
     table.add("instruction set", found.instructions, "", "", "")
     print_table(table)
     if not found.encodes:
-        say("a step of TPOT is a gap between two tokens (ITL), as requests run one after another")
+        say("each TPOT sample is the gap between two tokens (ITL), because requests run one after another")
     for quantity in quantities:
         put(histogram(found, quantity, bins=min(BINS, width() - 45)))
     _verdict(found)
 
 
 def profile_table(rows: Sequence[Mapping[str, object]], *, most: int = 20) -> None:
-    """The slowest operators as the runtime ran them, their share of all, and the shapes of their outputs."""
+    """Prints the slowest operators as the runtime ran them, their shares of the time, and their output shapes."""
     seconds = [float(str(row["seconds"])) for row in rows]
     heads = [Column(head="operator"), Column(head="node", prose=True), Column(head="outputs", prose=True)]
-    columns = [*heads, Column(head="time (P50)", right=True), Column(head="share", right=True)]
     table = Table(
         title=f"{len(rows)} operators, measured with the runtime's profiler, which adds some microseconds to each",
-        columns=columns,
+        columns=[*heads, *numeric("time (P50)", "share")],
     )
     for row, time_s in list(zip(rows, seconds, strict=True))[:most]:
         shapes = ", ".join("x".join(map(str, shape)) for shape in _lists(row["outputs"]))
@@ -95,10 +99,9 @@ def profile_table(rows: Sequence[Mapping[str, object]], *, most: int = 20) -> No
 
 
 def fusions_table(found: answers.Fusions) -> None:
-    """What fused operators and grouped products are worth in a pass of a graph."""
-    heads = [Column(head="the graph"), *[Column(head=head, right=True) for head in ("operators", "a pass (P50)")]]
-    columns = [*heads, Column(head="times as long (90 %)", right=True)]
-    table = Table(title="fused and unfused, grouped and separate: passes timed in turns", columns=columns)
+    """Prints how much longer a pass of a graph takes without fusions, and with grouped matrix products split up."""
+    columns = [Column(head="the graph"), *numeric("operators", "a pass (P50)", "times as long (90 %)")]
+    table = Table(title="a pass without fusions, or with grouped products one by one (timed in turns)", columns=columns)
     table.add("as it is", str(found.operators), units.show(found.seconds, "time"), "1")
     rows = [("without the runtime's optimisations", found.operators_without, found.seconds_without, found.slower)]
     if (alone := found.separate) is not None:
@@ -110,16 +113,16 @@ def fusions_table(found: answers.Fusions) -> None:
 
 
 def race_line(found: answers.Race, trials: int) -> None:
-    """A graph in TVM beside ONNX Runtime."""
+    """Prints the times of a graph in TVM and in ONNX Runtime, and their ratio."""
     here, there = (units.show(seconds, "time") for seconds in (found.seconds, found.other_s))
     say(
-        f"in turns with ONNX Runtime: {here} a pass after {trials:,} trials, {there} there, {_ratio(found.slower)} "
-        f"times as long; outputs differ by at most {found.difference:.2g} of the largest"
+        f"timed in turns: {here} a pass in TVM after {trials:,} trials, {there} in ONNX Runtime; TVM takes "
+        f"{_ratio(found.slower)} times as long; outputs differ by at most {found.difference:.2g} of the largest value"
     )
 
 
 def _ratio(slower: Interval) -> str:
-    """How many times as long something takes, with its interval if that is known."""
+    """Returns text with a ratio of two times, and the ratio's interval if it is known."""
     value, low, high = slower
     return f"{value:.3g}" + ("" if low is None or high is None else f" ({low:.3g} to {high:.3g})")
 
@@ -128,49 +131,41 @@ def _lists(value: object) -> list[list[int]]:
     return [list(each) for each in value] if isinstance(value, list | tuple) else []
 
 
-def _throughput_row(
-    found: api.Measurement, promised: Mapping[str, Interval], limits: Mapping[str, answers.Constraint]
-) -> tuple[str, ...]:
-    """New tokens per second of all requests, from medians; for an encoder, tokens read."""
-    request, ttft_s = found.workload, found.percentile("ttft", 0.5)
+def _pace(found: api.Measurement) -> tuple[str, str] | None:
+    """Throughput of a model that generates no tokens, from its median pass; None for a model that generates."""
+    request, pass_s = found.workload, found.percentile("ttft", 0.5)
     if audio_s := found.environment.get("audio_s"):
-        return "real-time factor", f"{ttft_s / (request.batch * audio_s):.3g}", "", "", ""
+        return "real-time factor", f"{pass_s / (request.batch * audio_s):.3g}"
     if found.environment.get("image"):
-        return "images", units.show(request.batch / ttft_s, "image_rate"), "", "", ""
+        return "images", units.show(request.batch / pass_s, "image_rate")
     if found.environment.get("inputs"):
-        return "passes per second", f"{1 / ttft_s:.3g}", "", "", ""
+        return "passes per second", f"{1 / pass_s:.3g}"
     if found.encodes:
-        return "tokens read", units.show(request.batch * request.prompt_tokens / ttft_s, "rate"), "", "", ""
-    value = float(answers.throughput(ttft_s, found.percentile("tpot", 0.5), request.new_tokens, request.batch))
-    limit = limits.get("throughput")
-    met = "" if limit is None else _met(limit, value, None)
-    return (
-        "throughput",
-        units.show(value, "rate"),
-        _promise(promised, "throughput", "rate"),
-        "" if limit is None else limit.text,
-        met,
-    )
+        return "tokens read", units.show(request.batch * request.prompt_tokens / pass_s, "rate")
+    return None
 
 
-def _percentile_row(
-    found: api.Measurement,
-    quantity: str,
-    share: float,
+def _row(
+    metric: str,
+    shown: str,
+    kind: str,
+    measured: Interval | None,
+    *,
     promised: Mapping[str, Interval],
     limits: Mapping[str, answers.Constraint],
 ) -> tuple[str, ...]:
-    from chipwise.core.statistics import percentile_interval  # imported late because it imports numpy
-
-    name = f"{quantity}_p{share * 100:.0f}"
-    known = percentile_interval(found.ttft_s if quantity == "ttft" else found.tpot_s, share)
-    shown, limit = _within(known.value, known.low, known.high, "time"), limits.get(name)
-    met = "" if limit is None else _met(limit, known.value, known.high if limit.op == "<=" else known.low)
-    return name, shown, _promise(promised, name, "time"), "" if limit is None else limit.text, met
+    """Returns a metric's measured and predicted values, its limit, and whether the limit is met."""
+    promise = units.span(*promised[metric], kind) if metric in promised else ""
+    if (limit := limits.get(metric)) is None:
+        return metric, shown, promise, "", ""
+    if measured is None:
+        return metric, shown, promise, limit.text, ""
+    value, low, high = measured
+    return metric, shown, promise, limit.text, _met(limit, value, high if limit.op == "<=" else low)
 
 
 def _within(value: float, low: float | None, high: float | None, kind: str) -> str:
-    """A value with its interval, which may be unbounded."""
+    """Returns text with a value and its interval, which may be unbounded."""
     if low is None or high is None:
         ends = " to ".join("unbounded" if end is None else units.show(end, kind) for end in (low, high))
         return f"{units.show(value, kind)} ({ends})"
@@ -178,35 +173,15 @@ def _within(value: float, low: float | None, high: float | None, kind: str) -> s
 
 
 def _met(limit: answers.Constraint, value: float, bound: float | None) -> str:
-    """Text that says whether a limit is met; "probably" if the interval includes it or the P99 is unbounded."""
+    """Text that says whether a limit is met; "probably" if the interval includes the limit or the P99 is unbounded."""
     if limit.holds(value):
         known = bound is not None or not limit.metric.endswith("_p99")
         return "met" if known and (bound is None or limit.holds(bound)) else "probably met"
     return "broken" if limit.hard else "exceeded, penalised"
 
 
-def _memory_row(
-    found: api.Measurement, promised: Mapping[str, Interval], limits: Mapping[str, answers.Constraint]
-) -> tuple[str, ...]:
-    peak = found.peak_memory_bytes
-    limit = limits.get("peak_memory")
-    met = ""
-    if limit is not None and peak is not None:
-        met = _met(limit, peak, None)
-    value = "unavailable" if peak is None else units.show(peak, "bytes")
-    text = "" if limit is None else limit.text
-    return "peak_memory", value, _promise(promised, "peak_memory", "bytes"), text, met
-
-
-def _promise(promised: Mapping[str, Interval], metric: str, kind: str) -> str:
-    if metric not in promised:
-        return ""
-    value, low, high = promised[metric]
-    return units.span(value, low, high, kind)
-
-
 def histogram(found: api.Measurement, quantity: Literal["ttft", "tpot"] | str, *, bins: int = BINS) -> str:
-    """A histogram in one line, with a logarithmic axis up to P99.5, and the number of samples above that."""
+    """A histogram in one line, with a logarithmic axis up to P99.5, and the number of samples above P99.5."""
     import numpy as np
 
     samples = np.asarray(found.ttft_s if quantity == "ttft" else found.tpot_s, np.float64)
@@ -232,7 +207,7 @@ def _verdict(found: api.Measurement) -> None:
 
 
 def drift_sentence(found: api.Measurement) -> str:
-    """Compares the machine's speed with calibration, and gives corrected medians if they differ."""
+    """Compares the machine's speed with that at calibration, and shows corrected medians if the speeds differ."""
     assert found.drift is not None
     phases = [("prefill", "TTFT", found.drift.prefill_slowdown)]
     if not found.encodes:
@@ -259,7 +234,7 @@ def _corrected(found: api.Measurement, metric: str) -> str:
 
 
 def sustained_lines(found: answers.Sustained, *, kept: bool) -> None:
-    """Speed over time and the fitted thermal model."""
+    """Prints the speed over time and the fitted thermal model."""
     medians = [window.tpot_p50_s for window in found.windows]
     low, high = min(medians), max(medians)
     span = max(high - low, 1e-12)
@@ -272,7 +247,7 @@ def sustained_lines(found: answers.Sustained, *, kept: bool) -> None:
     else:
         say(
             f"under load the machine keeps {units.show(thermal.sustained_share, 'share', digits=2)} of its speed; "
-            f"half of the loss occurs within {units.show(thermal.throttle_s, 'time')}"
+            f"half of the slowdown occurs within {units.show(thermal.throttle_s, 'time')}"
         )
     if not kept:
-        say("not used in predictions: this machine is not calibrated in this runtime (chipwise calibrate)")
+        say("predictions do not use these results: this machine is not calibrated in this runtime (chipwise calibrate)")

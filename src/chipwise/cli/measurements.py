@@ -13,10 +13,10 @@ from chipwise.cli import options, show
 from chipwise.cli.measured import measurement_table
 from chipwise.cli.output import print_table, say
 from chipwise.core import units
-from chipwise.core.layout import Column, Table
+from chipwise.core.layout import Column, Table, numeric
 
 app = typer.Typer(rich_markup_mode=None)
-DEVICE = typer.Option(help="Only measurements on this machine (a name from the list).")
+DEVICE = typer.Option(help="Only measurements on the machine with this name.")
 RUNTIME = typer.Option(help="Only measurements in this runtime.")
 
 
@@ -63,11 +63,11 @@ def _list(device: str | None, runtime: str | None, as_json: bool) -> None:
         title=f"{len(rows)} measurement{'s' if len(rows) > 1 else ''} in {store.path}",
         columns=[
             *(Column(head=head, drop=drop) for head, drop in heads.items()),
-            *(Column(head=head, right=True, drop=drop) for head, drop in (("TTFT", 0), ("TPOT", 0), ("memory", 4))),
+            *numeric("TTFT", "TPOT", ("memory", 4)),
             Column(head="clean"),
             Column(head="by", drop=8),
         ],
-        caption="TTFT and TPOT are P50; one measurement in full: chipwise measurements show ID",
+        caption="TTFT and TPOT are P50; to see all of one measurement: chipwise measurements show ID",
     )
     for row in rows:
         memory = row["peak_memory_bytes"]
@@ -87,7 +87,7 @@ def _list(device: str | None, runtime: str | None, as_json: bool) -> None:
 
 
 def summary(item: answers.Stored) -> dict[str, Any]:
-    """The row of one measurement in the list."""
+    """Returns the list's row for one measurement."""
     found = item.measurement
     return {
         "id": item.id,
@@ -125,7 +125,7 @@ def one(
 @app.command("export")
 def export(
     out: Annotated[Path, typer.Argument(help="The file to write, JSON lines.")],
-    ids: Annotated[list[str] | None, typer.Argument(help="Ids. Default: all.")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids of measurements. Default: all.")] = None,
     device: Annotated[str | None, DEVICE] = None,
     runtime: Annotated[str | None, RUNTIME] = None,
     as_json: options.AsJson = False,
@@ -143,23 +143,24 @@ def import_(
         typer.Argument(help="A kit's results, llama-bench JSON, or a file from 'measurements export'."),
     ],
     run: Annotated[
-        Path | None, typer.Option(help="Folder of the run that the kit came from. Default: where it was when packed.")
+        Path | None, typer.Option(help="Folder of the kit's run. Default: where it was when the kit was packed.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="llama-bench: the model measured (a GGUF file, a known name, a spec).")
+        str | None, typer.Option(help="For llama-bench: the measured model (a GGUF file, a known name, a spec).")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="llama-bench: name of the device. Default: the processor or GPU in the file.")
+        str | None, typer.Option(help="For llama-bench: the device. Default: the processor or GPU named in the file.")
     ] = None,
     weights: Annotated[
-        str | None, typer.Option(help="llama-bench: weight format, if neither the file nor the model states it.")
+        str | None, typer.Option(help="For llama-bench: weight format, if neither the file nor the model states it.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Add measurements made elsewhere; existing ones are not changed.
 
-    Reads kit-results.json (chipwise kit), the output of llama-bench -o json (with --model), and exported lines. They
-    are kept under the device's name and never change this machine's own profile.
+    Reads kit-results.json (chipwise kit), the output of llama-bench -o json (with --model), and files from 'chipwise
+    measurements export'. Imported measurements are kept under the device's name and never change this machine's own
+    profile.
     """
     found = api.import_measurements(file, run=run, model=model, device=device, weights=weights)
     where = {} if found.run is None else {"run": str(found.run)}

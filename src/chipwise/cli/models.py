@@ -11,7 +11,7 @@ from chipwise.api import answers
 from chipwise.cli import completion, options
 from chipwise.cli.output import json_of, print_table, refuse
 from chipwise.core import units
-from chipwise.core.layout import Column, Table
+from chipwise.core.layout import Column, Table, numeric
 from chipwise.errors import UnknownName
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def command(
     memory: options.Memory = None,
     host: Annotated[
         str | None,
-        typer.Option(help="With --device: also models split between card and host (a processor, or '60 GB/s')."),
+        typer.Option(help="With --device: also models split between card and this host (a processor, or '60 GB/s')."),
     ] = None,
     prompt: Annotated[int, typer.Option(help="With --device: prompt tokens.")] = 512,
     new: Annotated[int, typer.Option(help="With --device: new tokens.")] = 128,
@@ -36,7 +36,7 @@ def command(
     """List the bundled models: id, parameters (and active ones per token), layers, width, context.
 
     Fine-tuned and quantised repositories of these models work too, and so does any config.json. Models that generate
-    images or videos are listed last; any id that contains their name selects them.
+    images or videos are listed last; any id that contains the listed name selects the model.
 
     \b
       chipwise models qwen3
@@ -60,7 +60,7 @@ def command(
 
 def _list(found: ResultTable[answers.ModelEntry]) -> None:
     heads = ("params", "active", "layers", "width", "context", "kind", "weights")
-    columns = [Column(head="model"), *(Column(head=head, right=True, drop=n) for n, head in enumerate(heads))]
+    columns = [Column(head="model"), *numeric(*((head, n) for n, head in enumerate(heads)))]
     table = Table(columns=columns, title=found.title)
     for model in found:
         active = "" if model.active_parameters == model.parameters else units.show(model.active_parameters, "count")
@@ -82,9 +82,8 @@ def _on_device(found: ResultTable[answers.ModelOnDevice], *, as_json: bool) -> N
         json_of(found.to_dict())
         return
     divided = any(model.on_card for model in found)
-    heads = (("params", 2), ("active", 4), ("runtime", 5), ("weights", 1), ("memory", 3), ("TTFT", 6))
-    columns = [Column(head="model"), Column(head="tokens/s (9 in 10)", right=True)]
-    columns += [Column(head=head, right=True, drop=drop) for head, drop in heads]
+    sizes = (("params", 2), ("active", 4), ("runtime", 5), ("weights", 1), ("memory", 3), ("TTFT", 6))
+    columns = [Column(head="model"), *numeric("tokens/s (90 %)", *sizes)]
     columns += [Column(head="divided", prose=True)] if divided else []
     table = Table(columns=columns, title=found.title)
     for model in found:

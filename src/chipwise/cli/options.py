@@ -42,16 +42,16 @@ ImageSize = Annotated[str, typer.Option("--image-size", help=image_size.SIZE)]
 Audio = Annotated[float | None, typer.Option(help=image_size.AUDIO)]
 Like = Annotated[str | None, typer.Option(help=completion.LIKE)]
 Ambient = Annotated[
-    str | None, typer.Option(help="Temperature of the surroundings, such as 45C: also times under long load.")
+    str | None, typer.Option(help="Temperature of the surroundings, such as 45C; also predicts times under long load.")
 ]
 Tp = Annotated[int, typer.Option(help="Tensor-parallel degree.", min=1)]
 Pp = Annotated[int, typer.Option(help="Pipeline-parallel degree.", min=1)]
 Ep = Annotated[int, typer.Option(help="Expert-parallel degree.", min=1)]
-Dp = Annotated[int, typer.Option(help="Data-parallel degree: replicas of attention.", min=1)]
+Dp = Annotated[int, typer.Option(help="Data-parallel degree: number of replicas of attention.", min=1)]
 TrainTokens = Annotated[str | None, typer.Option(help=quality.HELP, callback=quality.check_tokens)]
 LearningSeconds = Annotated[
     float | None,
-    typer.Option(help="CPU seconds of learned rounding, 60 unless given; with them, auto tries it too.", min=1),
+    typer.Option(help="CPU seconds for learned rounding. Default: 60. If given, auto also tries learned.", min=1),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")]
 
@@ -64,7 +64,7 @@ class Arrivals(StrEnum):
     GAMMA = "gamma"
 
 
-# Of a measurement, which `measure` and `kit` take.
+# Options of `measure` and `kit` that describe a measurement.
 Threads = Annotated[int | None, typer.Option(help="Threads of the runtime. Default: the run's own, else 1.", min=1)]
 Requests = Annotated[int | None, typer.Option(help="Concurrent requests. Default: the run's own, else 1.", min=1)]
 PromptTimed = Annotated[int | None, typer.Option(help="Prompt tokens. Default: the run's own, else 64.", min=1)]
@@ -80,69 +80,75 @@ WeightsBuilt = Annotated[
 Shape = Annotated[
     list[str] | None,
     typer.Option(
-        help="ONNX graph or PyTorch module: an input's shape, as x=1,3,224,224 (repeat). An open first axis is 1."
+        help="ONNX graph or module: an input's shape, as x=1,3,224,224 (repeatable). An open first axis becomes 1."
     ),
 ]
 Value = Annotated[
     list[str] | None,
-    typer.Option(help="ONNX graph or module: a value that fills an input, as sr=16000 (repeat the option)."),
+    typer.Option(help="ONNX graph or module: a value that fills an input, such as sr=16000 (repeat the option)."),
 ]
 Inputs = Annotated[
     Path | None,
     typer.Option(
-        help="ONNX graph or module: a .npz file with an array for each input. Default: random data, masks of ones."
+        help="ONNX graph or module: a .npz file with an array for each input. Default: random data, and ones for masks."
     ),
 ]
 Trials = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="With --runtime tvm: schedules to try for an ONNX graph's kernels, 0 for TVM's own. Default: 512.",
+        help="With --runtime tvm: schedules to try for an ONNX graph's kernels; 0 uses TVM's own. Default: 512.",
     ),
 ]
 
-# Of a machine that you own, which `estimate` and `bill` take.
+# Options of `estimate` and `bill` that describe a machine that you own.
 Buy = Annotated[
     str | None, typer.Option(help="Purchase price of one machine: '9000 USD', or '8000 EUR @ 1.16' with a rate.")
 ]
 BuyOrList = Annotated[
-    str | None, typer.Option(help="Purchase price: '1800 USD', '1600 EUR @ 1.16', or list: that of the data sheet.")
+    str | None, typer.Option(help="Purchase price: '1800 USD', '1600 EUR @ 1.16', or 'list' for the data sheet's.")
 ]
-Carbon = Annotated[str | None, typer.Option(help="CO2 of your grid, such as '350 g/kWh': what the search emitted.")]
-Electricity = Annotated[str | None, typer.Option(help="Tariff: '0.30 USD/kWh', or '0.28 EUR/kWh @ 1.16'.")]
+Carbon = Annotated[
+    str | None, typer.Option(help="Carbon intensity of your grid, such as '350 g/kWh', for the search's emissions.")
+]
+Electricity = Annotated[str | None, typer.Option(help="Electricity tariff: '0.30 USD/kWh', or '0.28 EUR/kWh @ 1.16'.")]
 
 Years = Annotated[float, typer.Option(help="Years over which a machine that you buy is paid off.")]
 Use = Annotated[float, typer.Option(help="Share of all hours in which your machine works.")]
-OwnPower = Annotated[str | None, typer.Option(help="Draw of your machine, such as 450W. Default: its board power.")]
+OwnPower = Annotated[
+    str | None, typer.Option(help="Power draw of your machine, such as 450W. Default: its board power.")
+]
 
-# Of a load, which `plan` and `simulate` take.
+# Options of `plan` and `simulate` that describe a load.
 OF_MADE_LOADS = ("prompt", "new", "spread", "shared_tokens", "prefixes", "arrivals", "burstiness")
 """Options that cannot be combined with a trace, which defines its requests."""
-Rate = Annotated[str | None, typer.Option(help="Requests: 20/s, 90/min, 1200/h.")]
-Trace = Annotated[Path | None, typer.Option(help="Requests of a log: JSON lines or CSV.")]
+Rate = Annotated[str | None, typer.Option(help="Rate of requests: 20/s, 90/min, 1200/h.")]
+Trace = Annotated[Path | None, typer.Option(help="A log of requests to replay: JSON lines or CSV.")]
 MeanPrompt = Annotated[int, typer.Option(help="Mean prompt tokens.", min=1)]
 MeanNew = Annotated[int, typer.Option(help="Mean new tokens.", min=1)]
 Spread = Annotated[float, typer.Option(help="Coefficient of variation of prompt and new tokens.", min=0)]
-SharedTokens = Annotated[int, typer.Option(help="Prompt tokens shared with other requests.", min=0)]
-Prefixes = Annotated[int, typer.Option(help="Number of shared texts.", min=1)]
-Gaps = Annotated[Arrivals, typer.Option(help="Gaps between arrivals.")]
-Burstiness = Annotated[float, typer.Option(help="Squared coefficient of variation of gamma gaps.")]
+SharedTokens = Annotated[int, typer.Option(help="Number of prompt tokens that requests share as a prefix.", min=0)]
+Prefixes = Annotated[int, typer.Option(help="Number of different shared prefixes.", min=1)]
+Gaps = Annotated[Arrivals, typer.Option(help="Distribution of the gaps between arrivals.")]
+Burstiness = Annotated[float, typer.Option(help="With --arrivals gamma: squared coefficient of variation of the gaps.")]
 Link = Annotated[str | None, typer.Option(help="Bandwidth from prefill to decode devices, such as 50 GB/s.")]
 SlowShare = Annotated[
-    str | None, typer.Option(help="Share of the time in which neighbours slow down the machine, such as 5%.")
+    str | None, typer.Option(help="Share of time in which other programs (neighbours) slow the machine, such as 5%.")
 ]
-SlowFactor = Annotated[float | None, typer.Option(help="How much longer steps then take, such as 1.5.")]
+SlowFactor = Annotated[
+    float | None, typer.Option(help="Factor on the times of steps while neighbours slow down the machine, such as 1.5.")
+]
 NetworkP50 = Annotated[
     str | None, typer.Option(help="Median network delay of a request, there and back, such as 20ms.")
 ]
-NetworkP99 = Annotated[str | None, typer.Option(help="Its P99. Default: the median.")]
+NetworkP99 = Annotated[str | None, typer.Option(help="P99 of a request's network delay. Default: its median.")]
 Page = Annotated[Path | None, typer.Option("--html", help="Also write a page with charts.")]
 
 
 def disturbances(
     slow_share: str | None, slow_factor: float | None, network_p50: str | None, network_p99: str | None
 ) -> dict[str, object]:
-    """Neighbours and network as arguments of :func:`chipwise.simulate`, without the options that are not given."""
+    """Returns the given options about neighbours and network as arguments of :func:`chipwise.simulate`."""
     given = {
         "slow_share": slow_share, "slow_factor": slow_factor, "network_p50": network_p50, "network_p99": network_p99
     }  # fmt: skip

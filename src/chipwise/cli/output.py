@@ -1,4 +1,4 @@
-"""Console output of commands, and a progress bar. Loads neither torch nor a run."""
+"""Console output of commands, and a progress bar. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import typer
@@ -53,13 +53,27 @@ def refuse(context: typer.Context, *names: str, why: str) -> None:
 
 
 @contextlib.contextmanager
-def stoppable(how: str = "the state is saved, continue with --resume") -> Iterator[None]:
-    """Ends a command with exit code 130 after Ctrl-C, and prints ``how`` it goes on."""
+def stoppable(
+    how: str = "the state is saved; continue with --resume", code: Callable[[], int] = lambda: 130
+) -> Iterator[None]:
+    """Ends a command with the exit code ``code()`` after Ctrl-C, and prints ``how``, which says how to continue."""
     try:
         yield
-    except KeyboardInterrupt:
+    except BaseException as error:
+        if not is_interrupt(error):
+            raise
         print(f"stopped; {how}", file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise typer.Exit(code()) from None
+
+
+def is_interrupt(error: BaseException | None) -> bool:
+    """Whether ``error`` is a KeyboardInterrupt or has one as its cause.
+
+    A signal that arrives while a C extension is imported, for example, ends in a SystemError or an ImportError.
+    """
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__
+    return error is not None
 
 
 def width() -> int:
@@ -70,9 +84,15 @@ def width() -> int:
 
 
 def say(text: str = "", *, bold: bool = False, indent: int = 0, hang: int = 2) -> None:
-    """Prints a paragraph that fits the width; bold on a terminal, plain text elsewhere."""
+    """Prints a paragraph, wrapped to the width. Bold text is bold only in a terminal."""
     for line in paragraph(text, width(), indent=indent, hang=hang) or [""]:
         put(line, bold=bold)
+
+
+def say_notes(notes: Iterable[str]) -> None:
+    """Prints each note as a paragraph of its own."""
+    for note in notes:
+        say(f"note: {note}")
 
 
 def put(line: str, *, bold: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""``chipwise plan``: finds chips, their number, arrangement and price; checks plans against load tests."""
+"""``chipwise plan``: finds the cheapest fleet for a load; checks plans against load tests."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import typer
 from chipwise import api
 from chipwise.api import answers
 from chipwise.cli import completion, options
-from chipwise.cli.output import json_of, notices, print_table, progress_bar, put, refuse, say
+from chipwise.cli.output import json_of, notices, print_table, progress_bar, put, refuse, say, say_notes
 from chipwise.core import units
 from chipwise.core.files import check_output
-from chipwise.core.layout import Column, Table
+from chipwise.core.layout import Column, Table, numeric
 from chipwise.errors import counted
 
 LIMITED = (
@@ -28,11 +28,11 @@ def command(
     model: Annotated[
         str,
         typer.Argument(
-            help="A model, a YAML file with the question; or `check PLAN`.",
+            help="A model, or a YAML file that states model, load and limits; `check PLAN` checks a plan.",
             autocompletion=completion.models,
         ),
     ],
-    file: Annotated[Path | None, typer.Argument(help="The file of `check`.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="With `check`: the file of a plan.")] = None,
     rate: options.Rate = None,
     trace: options.Trace = None,
     prompt: options.MeanPrompt = 1024,
@@ -40,30 +40,30 @@ def command(
     spread: options.Spread = 0.0,
     shared_tokens: options.SharedTokens = 0,
     prefixes: options.Prefixes = 1,
-    ttft_p50: Annotated[str | None, typer.Option(help="Limit on the median time to first token.")] = None,
-    ttft_p95: Annotated[str | None, typer.Option(help="On its P95.")] = None,
-    ttft_p99: Annotated[str | None, typer.Option(help="Limit on its P99, such as 500ms.")] = None,
-    tpot_p50: Annotated[str | None, typer.Option(help="Limit on the median time per output token.")] = None,
-    tpot_p95: Annotated[str | None, typer.Option(help="On its P95.")] = None,
-    tpot_p99: Annotated[str | None, typer.Option(help="Limit on its P99, such as 40ms.")] = None,
+    ttft_p50: Annotated[str | None, typer.Option(help="Limit on the median time to first token (TTFT).")] = None,
+    ttft_p95: Annotated[str | None, typer.Option(help="Limit on the P95 of TTFT.")] = None,
+    ttft_p99: Annotated[str | None, typer.Option(help="Limit on the P99 of TTFT, such as 500ms.")] = None,
+    tpot_p50: Annotated[str | None, typer.Option(help="Limit on the median time per output token (TPOT).")] = None,
+    tpot_p95: Annotated[str | None, typer.Option(help="Limit on the P95 of TPOT.")] = None,
+    tpot_p99: Annotated[str | None, typer.Option(help="Limit on the P99 of TPOT, such as 40ms.")] = None,
     itl_p50: Annotated[str | None, typer.Option(help="Limit on the median gap between two tokens.")] = None,
-    itl_p99: Annotated[str | None, typer.Option(help="Limit on its P99, such as 100ms.")] = None,
+    itl_p99: Annotated[str | None, typer.Option(help="Limit on the P99 gap between tokens, such as 100ms.")] = None,
     e2e_p50: Annotated[str | None, typer.Option(help="Limit on the median end-to-end time.")] = None,
-    e2e_p95: Annotated[str | None, typer.Option(help="On its P95.")] = None,
-    e2e_p99: Annotated[str | None, typer.Option(help="On its P99.")] = None,
+    e2e_p95: Annotated[str | None, typer.Option(help="Limit on the P95 of the end-to-end time.")] = None,
+    e2e_p99: Annotated[str | None, typer.Option(help="Limit on the P99 of the end-to-end time.")] = None,
     device: Annotated[
         str | None,
         typer.Option(
             help="Devices to choose from: a,b,c, or cloud machines such as p5.48xlarge. Default: all with a price."
         ),
     ] = None,
-    runtime: Annotated[str | None, typer.Option(help="Runtimes to choose from. Default: each device's.")] = None,
-    weights: Annotated[str | None, typer.Option(help="Formats to choose from. Default: bf16, fp8.")] = None,
+    runtime: Annotated[str | None, typer.Option(help="Runtimes to choose from. Default: each device's own.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Weight formats to choose from. Default: bf16, fp8.")] = None,
     kv: options.Kv = None,
     tp: Annotated[str, typer.Option(help="Tensor-parallel degrees to choose from.")] = "1,2,4,8",
     pp: Annotated[str, typer.Option(help="Pipeline-parallel degrees to choose from.")] = "1",
     ep: Annotated[
-        str | None, typer.Option(help="Expert-parallel degrees. Default for mixtures of experts: 1, and all devices.")
+        str | None, typer.Option(help="Expert-parallel degrees. Default (mixtures of experts): 1, and --tp times --dp.")
     ] = None,
     dp: Annotated[str, typer.Option(help="Data-parallel degrees of attention (mixtures of experts).")] = "1",
     draft: Annotated[
@@ -72,15 +72,15 @@ def command(
     ] = None,
     fleets: Annotated[
         str,
-        typer.Option(help="together; also apart: prefill and decode in separate pools."),
+        typer.Option(help="'together', or 'together,apart' to consider separate pools for prefill and decode too."),
     ] = "together",
     link: options.Link = None,
     slow_share: options.SlowShare = None,
     slow_factor: options.SlowFactor = None,
     network_p50: options.NetworkP50 = None,
     network_p99: options.NetworkP99 = None,
-    price: Annotated[list[str] | None, typer.Option(help="DEVICE=PRICE, such as h100-sxm='1.9 USD/h'.")] = None,
-    max_devices: Annotated[int, typer.Option(help="In one plan.", min=1)] = 1024,
+    price: Annotated[list[str] | None, typer.Option(help="Replace a list price, such as h100-sxm='1.9 USD/h'.")] = None,
+    max_devices: Annotated[int, typer.Option(help="Maximum number of devices in a plan.", min=1)] = 1024,
     power: Annotated[str | None, typer.Option(help="Limit on the power of all boards together, such as 20kW.")] = None,
     budget: Annotated[str | None, typer.Option(help="Limit on the price of all devices, such as '10 USD/h'.")] = None,
     confidence: Annotated[float, typer.Option(help="Probability with which all limits must hold.")] = 0.9,
@@ -89,7 +89,7 @@ def command(
     requests: Annotated[int, typer.Option(help="Number of requests to replay per engine.", min=50)] = 400,
     seed: Annotated[int, typer.Option(help="Seed of the random load.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the plan in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the unfinished plan in --out.")] = False,
     results: Annotated[Path | None, typer.Option(help="With `check`: result file of a load test.")] = None,
     html: options.Page = None,
     as_json: options.AsJson = False,
@@ -102,7 +102,7 @@ def command(
 
     Speculative decoding: chipwise plan Qwen/Qwen3-32B --rate 2/s --draft Qwen/Qwen3-0.6B:4:0.7 --draft ngram:4:0.4
 
-    A question in a file: chipwise plan question.yaml
+    Model, load and limits in a file: chipwise plan question.yaml
 
     Check a plan against a load test: chipwise plan check plan.json --results vllm-bench.json
     """
@@ -111,7 +111,7 @@ def command(
         return
     if file is not None:
         raise typer.BadParameter("name one MODEL; a second name is for `plan check PLAN`")
-    refuse(context, "results", why="is for `plan check`")
+    refuse(context, "results", why="only applies to `plan check`")
     if resume and out is None:
         raise typer.BadParameter("--resume needs --out, the file of the plan")
     in_file = model.endswith((".yaml", ".yml")) and rate is None and trace is None
@@ -119,7 +119,7 @@ def command(
         asked = [name for name in context.params if name not in ("model", "file", *ABOUT_OUTPUT)]
         refuse(context, *asked, why="is already set in the question file")
     if trace is not None:
-        refuse(context, *options.OF_MADE_LOADS, why="is given by the --trace")
+        refuse(context, *options.OF_MADE_LOADS, why="cannot be combined with --trace")
     for path in filter(None, (html, out)):
         check_output(path)
     texts = (ttft_p50, ttft_p95, ttft_p99, tpot_p50, tpot_p95, tpot_p99, itl_p50, itl_p99, e2e_p50, e2e_p95, e2e_p99)
@@ -162,7 +162,7 @@ def _prices(given: list[str]) -> dict[str, object]:
     for text in given:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or name in found:
-            why = "two prices are given" if equals else "must be DEVICE=PRICE, such as l4='0.5 USD/h', not"
+            why = "a second price for a device:" if equals else "must be DEVICE=PRICE, such as l4='0.5 USD/h', not"
             raise typer.BadParameter(f"--price: {why} {text!r}")
         found[name] = value
     return found
@@ -176,8 +176,7 @@ def _check(file: Path, results: Path | None, as_json: bool) -> None:
         json_of(found)
         return
     say(found.headline(), bold=True)
-    heads = ("promised", "90 %", "measured")
-    table = Table(columns=[Column(), *(Column(head=head, right=True) for head in heads), Column(prose=True)])
+    table = Table(columns=[Column(), *numeric("promised", "90 %", "measured"), Column(prose=True)])
     for each in found.rows_held:
         table.add(
             each.metric,
@@ -192,16 +191,13 @@ def _check(file: Path, results: Path | None, as_json: bool) -> None:
         say(f"planned for {planned} requests/s, tested with {measured}")
     if found.step_scale is not None:
         more = "" if found.request_s is None else f" --request-time '{units.show(found.request_s, 'time')}'"
-        say(f"learned: chipwise simulate ... --step-scale {found.step_scale:.3f}{more}")
+        say(f"to use this test's factors: chipwise simulate ... --step-scale {found.step_scale:.3f}{more}")
 
 
 def _print(found: answers.FleetPlan) -> None:
     say(found.headline(), bold=True)
-    right = {
-        "$/h": 0, "needed": 2, "P99 TTFT": 0, "P99 TPOT": 1, "P99 ITL": 1, "chance": 0, "saturates at": 4, "$/M in": 5,
-        "$/M out": 3, "J/token": 6,
-    }  # fmt: skip
-    columns = [Column(head=head, right=True, drop=drop) for head, drop in right.items()]
+    columns = numeric("$/h", ("needed", 2), "P99 TTFT", ("P99 TPOT", 1), ("P99 ITL", 1), "chance", ("saturates at", 4))
+    columns += numeric(("$/M in", 5), ("$/M out", 3), ("J/token", 6))
     table = Table(columns=[Column(head="fleet", prose=True), *columns, Column(head="bottleneck", drop=7)])
     for option in found.options:
         times: list[Any] = [option.times.get(name) for name in ("ttft_p99", "tpot_p99", "itl_p99")]
@@ -224,21 +220,20 @@ def _print(found: answers.FleetPlan) -> None:
         say(f"not {left.device}: {left.reason}")
     if found.left_out and not found.question.devices:
         say(
-            f"{counted(len(found.left_out), 'other device')} with a price: --json lists the reasons, --device "
-            f"NAME selects one"
+            f"left out: {counted(len(found.left_out), 'other device')} with a price; --json lists the reasons, "
+            "--device NAME selects one"
         )
     front = [option.label for option in found.front]
-    say(f"price against P99 end to end, the front: {'; '.join(front)}")
+    say(f"Pareto front of price and P99 end-to-end time: {'; '.join(front)}")
     for each in found.limit_prices:
         if each.saved_usd_per_h:
-            say(f"without {each.limit}: {each.without}, ${each.saved_usd_per_h:,.2f}/h less")
+            say(f"without the limit {each.limit}: {each.without}, which costs ${each.saved_usd_per_h:,.2f}/h less")
     for line in (*found.best.commands, *found.best.deployment.splitlines()):
         put(line)
     unknown = [option.device for option in found.options if option.usd_per_h is None]
     if unknown:
         say(f"note: the price of {', '.join(unknown)} is unknown; give it with --price DEVICE=PRICE")
-    for note in found.notes:
-        say(f"note: {note}")
+    say_notes(found.notes)
     say(
         f"note: {found.best.provenance}; times start when the engine receives a request; 90 % intervals; prices "
         f"are list prices"

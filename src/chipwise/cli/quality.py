@@ -26,7 +26,7 @@ def check_tokens(text: str | None) -> str | None:
 
 
 def with_quality(data: object, model: str | api.ArchSpec, tokens: str | None) -> object:
-    """``data`` as JSON values, with the expected loss added if tokens are given."""
+    """Returns ``data`` as JSON values, with the expected loss added if tokens are given."""
     if tokens is None:
         return data
 
@@ -36,7 +36,7 @@ def with_quality(data: object, model: str | api.ArchSpec, tokens: str | None) ->
 
 
 def print_quality(model: str | api.ArchSpec, tokens: str | None, *, advice: Sequence[answers.Advice] = ()) -> None:
-    """If tokens are given, prints the expected loss of the model and of each piece of advice that changes it."""
+    """If tokens are given, prints the expected loss of the model, and how each piece of advice changes this loss."""
     if tokens is None:
         return
 
@@ -50,7 +50,7 @@ def print_quality(model: str | api.ArchSpec, tokens: str | None, *, advice: Sequ
             continue
         change = answers.published_change(model, changed, tokens=found.tokens)
         console.print(
-            f"  with advice {number} by size and shape: {change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]",
+            f"  advice {number} changes the loss by {change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]",
             highlight=False,
             markup=False,
         )

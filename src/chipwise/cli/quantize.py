@@ -13,9 +13,9 @@ from chipwise import api
 from chipwise.api import answers
 from chipwise.cli import completion, options, stages
 from chipwise.cli.export import printed
-from chipwise.cli.output import json_of, print_table, put, say, stoppable
+from chipwise.cli.output import json_of, print_table, put, say, say_notes, stoppable
 from chipwise.core import units
-from chipwise.core.layout import Column, Table
+from chipwise.core.layout import Column, Table, numeric
 
 
 def command(
@@ -34,53 +34,53 @@ def command(
         ),
     ],
     loss: Annotated[
-        str, typer.Option(help="Largest loss: relative error of the outputs, or share of the metric, such as '<= 1 %'.")
+        str, typer.Option(help="Limit on the loss, as '<= 1 %': relative error or, with --metric, lost share of score.")
     ] = "<= 1 %",
     metric: Annotated[
         str | None,
-        typer.Option(help="A function score(outputs, data) of a Python file, as FILE.py:score; more is better."),
+        typer.Option(help="A function score(outputs, data) of a Python file, as FILE.py:score; higher is better."),
     ] = None,
     shape: Annotated[
         list[str] | None,
         typer.Option(
-            help="Fix an input's open axes in the written file; for a module its shape. As x=1,3,224,224 (repeat)."
+            help="Size of an input's open axes in the new file, or a module's input shape: x=1,3,224,224 (repeatable)."
         ),
     ] = None,
     value: Annotated[
         list[str] | None,
-        typer.Option(help="Fix an input in the written file, as sr=16000; it is ignored there (repeat the option)."),
+        typer.Option(help="Fixed value of an input, as sr=16000; the written file ignores that input (repeatable)."),
     ] = None,
     tpot: Annotated[
-        str | None, typer.Option(help="GGUF: longest decode step, such as '<= 8 ms'. Default: that of Q4_K_M.")
+        str | None, typer.Option(help="GGUF: limit on a decode step's time, as '<= 8 ms'. Default: that of Q4_K_M.")
     ] = None,
     memory: Annotated[
-        str | None, typer.Option(help="GGUF: most memory of the weights, such as '<= 400 MB'. Default: that of Q4_K_M.")
+        str | None, typer.Option(help="GGUF: limit on the weights' memory, as '<= 400 MB'. Default: Q4_K_M's size.")
     ] = None,
     context: Annotated[
         int | None,
-        typer.Option(help="GGUF: tokens whose KV, in a format chosen too, counts as memory. Default: none.", min=64),
+        typer.Option(help="GGUF: tokens whose KV cache counts as memory; chooses its format too. Default: 0.", min=64),
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option("--format", help="GGUF: one format for all, such as q4_k, no mix. With --method: int8 or int4."),
+        typer.Option("--format", help="GGUF: one format for all matrices, such as q4_k. With --method: int8 or int4."),
     ] = None,
     method: Annotated[
         str | None,
         typer.Option(
             help="Write a Hugging Face folder, a winner or a .gguf file as ONNX in one format (int4 unless given), "
-            "rounded by nearest, searched, gptq, learned, or auto: what loses least on calibration data."
+            "rounded by nearest, searched, gptq, learned, or auto (lowest loss on calibration data)."
         ),
     ] = None,
     cpu_seconds: options.LearningSeconds = None,
     device: Annotated[
         str | None,
         typer.Option(
-            help="GGUF: chip that the limits are for, by its data sheet. Default: this machine, timed.",
+            help="GGUF: predict times on this chip from its data sheet. Default: measure on this machine.",
             autocompletion=completion.devices,
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="GGUF: print the formats and their price, and write no file.")
+        bool, typer.Option("--dry-run", help="GGUF: print the formats and their predicted cost; write no file.")
     ] = False,
     out: Annotated[
         Path | None,
@@ -88,16 +88,17 @@ def command(
     ] = None,
     threads: Annotated[int, typer.Option(help="Threads of the runtime.", min=1)] = 1,
     minutes: Annotated[
-        float, typer.Option(help="Most minutes for changes of single operators, after the exact choice.", min=0)
+        float, typer.Option(help="ONNX: maximum minutes to change single operators once formats are chosen.", min=0)
     ] = 10.0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped run.")] = False,
-    seed: Annotated[int, typer.Option(help="Random seed of how data are split.", min=0)] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a stopped run.")] = False,
+    seed: Annotated[int, typer.Option(help="Random seed for splitting the data.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, without progress.")] = False,
 ) -> None:
     """Choose a number format for each operator or matrix of a model by measured time and measured loss.
 
-    ONNX: the fastest file within a loss. GGUF: the mix of llama.cpp's formats that changes the model least within
-    limits of time and memory; where no mix is better, the answer is to use the stock file.
+    ONNX: writes the fastest file within a limit on the loss. GGUF: writes the mix of llama.cpp's formats that changes
+    the model least within limits on time and memory. Unless it changes the model clearly less than the
+    best of llama.cpp's own mixes (Q4_K_M, …), the latter is written instead.
 
     chipwise quantize model.onnx --data inputs.npz --loss "<= 1 %"
 
@@ -141,30 +142,31 @@ def command(
 
 
 def _print(found: answers.QuantisedFile) -> None:
-    heads = ("time", "loss", "at most (95 %)", "size")
     table = Table(
-        title=f"{found.source} · measured in turns with the original, {found.choosing} samples that choose",
-        columns=[Column(head="formats", prose=True), *(Column(head=head, right=True) for head in heads)],
+        title=f"{found.source} · timed in turns with the original; loss on the {found.choosing} samples used to choose",
+        columns=[Column(head="formats", prose=True), *numeric("time", "loss", "at most (95 %)", "size")],
     )
     for item in found.tried:
         shown = ("–" if x is None else units.show(x, "share") for x in (item.ratio, item.loss, item.upper))
         size = "–" if item.size_bytes is None else units.show(item.size_bytes, "bytes")
         table.add(item.recipe + (f": {item.error}" if item.error else ""), *shown, size)
     print_table(table)
-    for note in found.notes:
-        say(f"note: {note}")
+    say_notes(found.notes)
     kind = "CPU time" if found.threads == 1 else "time"
     low, high = (units.show(x, "share") for x in (found.ratio_low, found.ratio_high))
     say(
         f"measured: {units.show(found.ratio, 'share')} of the original's {kind} ({low} to {high} in {found.rounds} "
-        f"rounds); the original, {units.show(found.original_s, 'time')}, repeats within "
-        f"{units.show(found.repeatability, 'share')}"
+        f"rounds); the original takes {units.show(found.original_s, 'time')}, and repeated timings of it agree "
+        f"within {units.show(found.repeatability, 'share')}"
     )
     limit = f"limit {units.show(found.limit, 'share')}"
     if found.file is None:
-        say(f"No form within the loss ({found.unit}, {limit}) beats the original; nothing was written.", bold=True)
+        say(
+            f"No file within the loss limit ({found.unit}, {limit}) is faster than the original; nothing was written.",
+            bold=True,
+        )
         return
-    scored = f"on the {found.scored} samples that chose nothing"
+    scored = f"on the {found.scored} samples not used to choose"
     say(f"loss ({found.unit}): {units.show(found.loss or 0.0, 'share')} {scored}; {limit}")
     say(f"formats: {found.formats}")
     put(
@@ -173,12 +175,12 @@ def _print(found: answers.QuantisedFile) -> None:
 
 
 def print_gguf(found: answers.QuantisedGguf) -> None:
-    """Prints a choice of formats by matrix."""
+    """Prints the format chosen for each matrix, with its predicted and measured cost."""
     heads = ("size", "time of a token", "measured", "prefill", "measured", "divergence", "measured")
     table = Table(
-        title=f"{found.source} · promised, then measured; divergence from the source in nats a token, "
+        title=f"{found.source} · predicted, then measured; divergence from the source in nats per token, on "
         f"{found.held_tokens:,} held-out tokens",
-        columns=[Column(head="mix", prose=True), *(Column(head=head, right=True) for head in heads)],
+        columns=[Column(head="mix", prose=True), *numeric(*heads)],
     )
     for item in (found.chosen, *found.stock):
         times = (item.predicted_s, item.step_s, item.predicted_prefill_s, item.prefill_s)
@@ -196,12 +198,11 @@ def print_gguf(found: answers.QuantisedGguf) -> None:
     measured = [item for item in (found.chosen, *found.stock) if item.loss is not None]
     for item in measured if len(found.chosen.domains) > 1 else ():
         say(f"{item.name}: " + ", ".join(f"{name} {loss:.4f}" for name, loss in item.domains.items()))
-    for note in found.notes:
-        say(f"note: {note}")
+    say_notes(found.notes)
     if found.repeatability is not None:
-        say(f"one file against itself: {units.show(found.repeatability, 'share', digits=2)} of the measured time")
+        say(f"repeatability: timings of one file differ by {units.show(found.repeatability, 'share', digits=2)}")
     if found.original_loss is not None:
-        say(f"the source's own loss on the held-out text: {found.original_loss:.2f} nats a token")
+        say(f"the source's own loss on the held-out text: {found.original_loss:.2f} nats per token")
     for part, kinds in layers_of(found.formats):
         say(f"  {part}: {kinds}")
     say(f"verdict: {found.verdict}", bold=True)
@@ -210,7 +211,7 @@ def print_gguf(found: answers.QuantisedGguf) -> None:
 
 
 def layers_of(formats: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The formats of each kind of matrix, layer by layer, with equal neighbours together.
+    """Lists the formats of each kind of matrix, layer by layer; equal formats of consecutive layers are joined.
 
     >>> layers_of({"blk.0.attn_q.weight": "Q4_K", "blk.1.attn_q.weight": "Q4_K", "output.weight": "Q6_K"})
     [('attn_q', 'Q4_K ×2'), ('output', 'Q6_K')]

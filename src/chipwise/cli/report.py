@@ -17,7 +17,7 @@ def command(
 ) -> None:
     """Write report.html, card.md and trials.csv of a run again, from the data in its folder.
 
-    If the run stopped early, says what to do. Exit code 4: the winner is not known to keep every limit.
+    If the run stopped early, says what to do. Exit code 4: the winner is not known to meet every limit.
     """
     record = api.report(run)
     if as_json:

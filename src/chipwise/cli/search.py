@@ -24,35 +24,39 @@ def command(
     spec: Annotated[Path | None, typer.Argument(help="A run file (YAML); `chipwise init` writes one.")] = None,
     model: Annotated[
         Path | None,
-        typer.Option(help="Instead of a run file: a Python file whose networks are searched; `chipwise init convnet`."),
+        typer.Option(help="Instead of a run file: a Python file that builds and trains networks (`init convnet`)."),
     ] = None,
-    latency: Annotated[str | None, typer.Option(help="With --model: limit on a pass here, such as '<= 60 us'.")] = None,
+    latency: Annotated[
+        str | None, typer.Option(help="With --model: limit on the time of a pass on this machine, such as '<= 60 us'.")
+    ] = None,
     parameters: Annotated[
         str | None, typer.Option(help="With --model: limit on the parameters, such as '<= 100k'.")
     ] = None,
-    cpu: Annotated[str, typer.Option(help="With --model: CPU time for everything.")] = "10 min",
+    cpu: Annotated[str, typer.Option(help="With --model: CPU time of the whole search.")] = "10 min",
     seed: Annotated[int, typer.Option(help="With --model: random seed.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/<name>.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the folder's run; limits, budget and seed may have changed.")
     ] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Move the existing run aside and start again.")] = False,
-    workers: Annotated[int | None, typer.Option(help="Number of parallel trainings. Default: as in the file.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Number of parallel training runs. Default: as in the file.")
+    ] = None,
     train_on: Annotated[
         str | None,
         typer.Option(help="Train on local, cuda, cuda:0,1, ray, ray://HOST:PORT or jobs. Default: as in the file."),
     ] = None,
     storage: Annotated[
         str | None,
-        typer.Option(help="Keep trials in postgresql://…, sqlite:///… or another journal. Default: the folder."),
+        typer.Option(help="Where to keep trials: postgresql://…, sqlite:///… or a journal. Default: the run's folder."),
     ] = None,
     carbon: options.Carbon = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and no progress.")] = False,
 ) -> None:
-    """Search architectures and their quantisation together, under a budget; or shrink the model of start_from.
+    """Search architectures and their quantisation together, within a budget; or shrink a model (start_from).
 
     Writes a folder with report.html, card.md, trials.csv, the winner as a Hugging Face folder and as model.onnx, and
-    the study, so that a stopped search can continue with --resume.
+    the search's state, so that --resume can continue a stopped search.
 
     A run file states the target device, the limits, the search space, the data and the CPU budget:
 
@@ -72,21 +76,21 @@ def command(
       budget: {cpu: 16 min, final: 100 s}
 
     Candidates train on this machine's cores; train: {on: cuda} (or ray, ray://head:10001, jobs) trains them elsewhere,
-    and budget: {gpu: 8 h}, {tokens: 2B} or {usd: 40} count only trainings. With jobs the search writes job files and
+    and budget: {gpu: 8 h}, {tokens: 2B} or {usd: 40} count only training. With jobs the search writes job files and
     stops with exit code 3 until their results are there (--resume).
 
-    --resume continues a stopped search, also with new limits, another budget or another seed in the file; trainings and
-    measurements are kept. If no design keeps the limits, or a busy machine left them unconfirmed, the search ends with
-    the closest design and exit code 4; --resume measures again.
+    --resume continues a stopped search, also with new limits, another budget or another seed in the file; finished
+    training runs and measurements are kept. If no design meets the limits, or the machine was too busy to confirm that
+    one does, the search ends with the closest design and exit code 4; --resume measures again.
 
     Limits: ttft_p50, ttft_p99, tpot_p50, tpot_p99, tpot_sustained, throughput, peak_memory, parameters, bits_per_byte;
-    power, joules_per_token and usd_per_1k_tokens with target: {power: 15 W, price: 0.10 USD/h}; accuracy@TASK. A soft
-    limit is {limit: <= 0.2 ms, penalty: 10 %}: at twice the limit, bits per byte count as 10 % more.
+    power, joules_per_token and usd_per_1k_tokens, which need target: {power: 15 W, price: 0.10 USD/h}; accuracy@TASK.
+    A soft limit is {limit: <= 0.2 ms, penalty: 10 %}: at twice the limit, bits per byte count as 10 % more.
 
     Commented examples: chipwise init --list
 
-    Networks of your own, such as convolutional ones: a Python file lists choices, builds and trains. The search goes on
-    if it was stopped.
+    Networks of your own, such as convolutional ones: a Python file lists choices, and builds and trains the networks.
+    To continue a stopped search, run the same command again.
 
     \b
       chipwise init convnet && chipwise search --model convnet.py --latency "<= 60 us" --cpu "5 min"
@@ -94,7 +98,7 @@ def command(
     if resume and restart:
         raise typer.BadParameter("choose one of --resume and --restart")
     if model is not None and spec is not None:
-        raise typer.BadParameter("give a run file, or --model and a Python file")
+        raise typer.BadParameter("give either a run file, or --model and a Python file")
     if model is not None:
         refuse(context, "resume", "restart", "train_on", "storage", "carbon", why="has no effect with --model")
         _own_module(model, latency, parameters, cpu, out, workers or 1, seed, as_json)
@@ -107,11 +111,11 @@ def command(
         "parameters",
         "cpu",
         "seed",
-        why="needs --model; a run file states it itself",
+        why="needs --model; with a run file, state it in the file",
     )
     stop = _Stop()
     stop.listen()
-    try:
+    with stoppable("finished work is kept, continue with --resume", stop.code):
         folder = answers.run_folder(spec, out)  # reports mistakes in the file before torch is imported
         if resume and not answers.holds_run(folder):
             print(f"{folder} holds no run to resume; starting a new one", file=sys.stderr)
@@ -127,9 +131,6 @@ def command(
                 carbon=carbon,
                 on_progress=stop.checked(observer),
             )
-    except KeyboardInterrupt:
-        print("stopped; finished work is kept, continue with --resume", file=sys.stderr)
-        raise typer.Exit(143 if stop.number == signal.SIGTERM else 130) from None
     if as_json:
         json_of(record)
     else:
@@ -147,7 +148,7 @@ def _own_module(
     seed: int,
     as_json: bool,
 ) -> None:
-    how = "finished trainings are kept, the same command continues"
+    how = "finished training runs are kept; run the same command again to continue"
     with stoppable(how), show.bar("search", quiet=as_json) as advance:
         found = api.search_module(
             model,
@@ -174,7 +175,7 @@ def _own_module(
     say(", ".join(f"{name}: {value}" for name, value in found.choices.items()))
     say(
         f"{found.priced} networks timed, {found.trained} trained for {found.short_s:.0f} CPU-s, the winner for "
-        f"{found.final_s:.0f} CPU-s; times are of one thread in ONNX Runtime, by its processor time"
+        f"{found.final_s:.0f} CPU-s; times are the processor time of one thread in ONNX Runtime"
     )
     put(f"winner: {found.folder}")
 
@@ -196,6 +197,10 @@ class _Stop:
             signal.signal(signal.SIGINT, self._handle)
         usual = sys.unraisablehook
         sys.unraisablehook = lambda told: None if told.exc_type is KeyboardInterrupt else usual(told)
+
+    def code(self) -> int:
+        """The exit code of a stopped search."""
+        return 143 if self.number == signal.SIGTERM else 130
 
     def _handle(self, number: int, frame: object) -> None:
         self.number = number

@@ -1,4 +1,4 @@
-"""``chipwise sensitivity``: the loss of each layer in a narrow format, for `chipwise explain --sensitivity`."""
+"""``chipwise sensitivity``: how much the loss rises if one layer is quantised, for `chipwise explain --sensitivity`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def command(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="Instead of text: a run file of another task, for its data. Default: a winner's own."),
+        typer.Option(help="For tasks other than text: a run file that names the data. Default: a winner's own data."),
     ] = None,
     weights: Annotated[str, typer.Option(help="The narrow format: int8 or int4.")] = "int8",
     out: Annotated[Path | None, typer.Option(help="Write the losses to this file, as a JSON list.")] = None,

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli.output import console, json_of, notices, print_table, put, say
+from chipwise.cli.output import console, json_of, notices, print_table, put, say, say_notes
 from chipwise.core import layout as columns
 from chipwise.core import units
 
@@ -27,7 +27,7 @@ __all__ = ["bar", "console", "json_of", "live", "notices", "result", "waiting"]
 
 @contextlib.contextmanager
 def live() -> Iterator[answers.Observer]:
-    """Live progress of a search: a small table in a terminal, otherwise a line for each phase."""
+    """Live progress of a search: a small table in a terminal; elsewhere printed lines."""
     if not console.is_terminal:
         yield _Lines()
         return
@@ -41,7 +41,7 @@ def live() -> Iterator[answers.Observer]:
 
 
 class _Lines:
-    """Progress for output that cannot be redrawn: a line per phase, otherwise at most one line every ten seconds."""
+    """Progress for output that cannot be redrawn: one line when a phase begins, then at most one every ten seconds."""
 
     def __init__(self) -> None:
         self._phase, self._said = "", 0.0
@@ -82,7 +82,7 @@ def _screen(status: answers.Status) -> Group:
 
 @contextlib.contextmanager
 def bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[str, float], None]]:
-    """A progress bar on standard error; the returned function takes a description and the share done."""
+    """A progress bar on standard error; the returned function takes a description and the finished share."""
     if quiet:
         yield lambda what, share: None
         return
@@ -118,7 +118,8 @@ def result(record: api.RunRecord, folder: Path) -> None:
         winner = folder / "winner"
         put(f"winner: {winner}")
         if (winner / "index.html").is_file():
-            put(f"talk to it in a browser, at http://127.0.0.1:8000: python -m http.server -b 127.0.0.1 -d {winner}")
+            use = "talk to it" if record.task == "text" else "try it"
+            put(f"{use} in a browser, at http://127.0.0.1:8000: python -m http.server -b 127.0.0.1 -d {winner}")
         elif record.task == "text" and any(winner.glob("model.*")):
             put(f"talk to it: chipwise serve {winner}")
     cost, stopped = record.budget.footprint, record.stopped and f"stopped: {record.stopped}"
@@ -138,16 +139,16 @@ def result(record: api.RunRecord, folder: Path) -> None:
 
 
 def ending(record: api.RunRecord) -> int:
-    """The exit code for ``record``: 4 if the winner is not known to meet every limit."""
+    """Returns the exit code for ``record``: 4 if the winner is not known to meet every limit, else 0."""
     return UNMET if answers.unmet.unmet(record) else 0
 
 
 def _checks(checks: Mapping[str, answers.CheckError]) -> columns.Table:
-    """Prints the errors of calibration's check: one row for each quantity and range of sizes."""
-    heads = ("mean error", "rank corr.", "models", "MB of weights")
+    """Returns a table of the errors found by the calibration's check: one row for each quantity and range of sizes."""
+    numbers = columns.numeric("mean error", "rank corr.", "models", "MB of weights")
     table = columns.Table(
-        title="check: whole models, each predicted by a fit without it",
-        columns=[columns.Column(head="predicted"), *(columns.Column(head=head, right=True) for head in heads)],
+        title="check: whole models, each predicted by a fit to the other models",
+        columns=[columns.Column(head="predicted"), *numbers],
     )
     for name, check in checks.items():
         rank = "" if check.kendall_tau is None else f"{check.kendall_tau:.2f}"
@@ -156,7 +157,7 @@ def _checks(checks: Mapping[str, answers.CheckError]) -> columns.Table:
 
 
 def profile(found: api.MachineProfile, path: Path) -> None:
-    """Prints a calibrated profile."""
+    """Prints the profile of a calibrated machine."""
     threads = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
     table = columns.Table(
         title=f"{found.machine.name} · {found.runtime} {found.runtime_version}, {threads}",
@@ -169,13 +170,12 @@ def profile(found: api.MachineProfile, path: Path) -> None:
     table.add("memory of a process without a model", units.show(found.memory.base_bytes, "bytes"))
     print_table(table)
     print_table(_checks(found.checks))
-    for note in found.notes:
-        say(f"note: {note}")
+    say_notes(found.notes)
     put(f"profile: {path}")
 
 
 def counts(what: dict[str, Any], as_json: bool) -> None:
-    """Prints what a command that changes a store did, such as ``imported: 3, file: kit-results.json``."""
+    """Prints what a command changed in a store, such as ``imported: 3, file: kit-results.json``."""
     if as_json:
         json_of(what)
     else:

@@ -1,4 +1,4 @@
-"""``chipwise shrink``: cuts a pretrained model to limits on this machine."""
+"""``chipwise shrink``: prunes a pretrained model until it meets limits on this machine or on another chip."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chipwise.api import answers
 from chipwise.cli import completion, options, quantize, stages
 from chipwise.cli.output import json_of, print_table, put, refuse, say, stoppable
 from chipwise.core import units
-from chipwise.core.layout import Column, Table
+from chipwise.core.layout import Column, Table, numeric
 
 
 def command(
@@ -25,11 +25,11 @@ def command(
         ),
     ],
     latency: Annotated[
-        str, typer.Option(help="Latency limit of a request: a share of the original's, or a time such as '3 ms'.")
+        str, typer.Option(help="Limit on a request's latency: a share of the original's, or a time such as '3 ms'.")
     ] = "60 %",
     memory: Annotated[
         str | None,
-        typer.Option(help="Memory limit of the weights: a share of the original's, or a size such as '40 MB'."),
+        typer.Option(help="Limit on the weights' memory: a share of the original's, or a size such as '40 MB'."),
     ] = None,
     method: Annotated[
         str,
@@ -41,7 +41,7 @@ def command(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            help="A text source, text files or globs (repeat the option), or a run file, for its data. Default: "
+            help="A text source, text files or globs (repeat the option), or a run file, whose data are used. Default: "
             "the data of a winner's run, else medical-definitions."
         ),
     ] = None,
@@ -51,8 +51,8 @@ def command(
     rounding: Annotated[
         str,
         typer.Option(
-            help="How int8 and int4 are rounded: nearest, searched, gptq, learned, or auto: what loses least on "
-            "held-out data."
+            help="How int8 and int4 are rounded: nearest, searched, gptq, learned, or auto (lowest loss on held-out "
+            "data)."
         ),
     ] = "auto",
     cpu_seconds: options.LearningSeconds = None,
@@ -61,19 +61,19 @@ def command(
     device: Annotated[
         str | None,
         typer.Option(
-            help="Chip that the latency limit is for; times are predicted from its data sheet. Default: this "
-            "machine, timed.",
+            help="Chip on which the latency limit must hold; times are predicted from its data sheet. Default: this "
+            "machine, where times are measured.",
             autocompletion=completion.devices,
         ),
     ] = None,
-    runtime: Annotated[str | None, typer.Option(help="Runtime on that chip. Default: its own.")] = None,
+    runtime: Annotated[str | None, typer.Option(help="Runtime on that chip. Default: the chip's usual one.")] = None,
     tpot: Annotated[
         str | None,
-        typer.Option(help="Longest decode step of a GGUF file, such as '<= 8 ms'; formats of matrices are chosen."),
+        typer.Option(help="Limit on a GGUF file's decode step, such as '<= 8 ms'; matrices get formats to meet it."),
     ] = None,
-    to: Annotated[str | None, typer.Option(help="gguf: formats by matrix, as chipwise quantize chooses them.")] = None,
+    to: Annotated[str | None, typer.Option(help="gguf: a GGUF file, formats chosen as by chipwise quantize.")] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="GGUF: print the formats and their price, and write no file.")
+        bool, typer.Option("--dry-run", help="GGUF: print the formats and their predicted cost; write no file.")
     ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Output folder, or GGUF file. Default: runs/shrink-<name>, NAME.mix.gguf.")
@@ -96,7 +96,7 @@ def command(
     if as_gguf:
         refuse(
             context, "latency", "method", "tokens", "new", "weights", "rounding", "cpu_seconds", "steps", "rate",
-            "runtime", why="is not for GGUF, whose limits are --tpot and --memory",
+            "runtime", why="does not apply to GGUF; its limits are --tpot and --memory",
         )  # fmt: skip
     elif answers.run_of(folder, data) is not None:
         refuse(
@@ -138,7 +138,7 @@ def command(
 
 
 def _print(found: answers.Shrunk) -> None:
-    columns = [Column(prose=True), *(Column(head=head, right=True) for head in ("original", "cut", "share"))]
+    columns = [Column(prose=True), *numeric("original", "cut", "share")]
     table = Table(title=f"{found.arch.name} · {found.method}", columns=columns)
     share = units.show(found.parameters / found.original_parameters, "share", digits=2)
     table.add("parameters", f"{found.original_parameters:,}", f"{found.parameters:,}", share)
@@ -160,5 +160,5 @@ def _print(found: answers.Shrunk) -> None:
     if found.quantiser is not None:
         say(f"rounded by: {found.quantiser.text()}")
     if found.latency is not None and not found.latency.clean:
-        say(f"unclean: {'; '.join(found.latency.reasons)}; trust the share rather than the times")
+        say(f"machine not quiet: {'; '.join(found.latency.reasons)}; trust the ratio rather than the times")
     put(f"model: {found.folder}")

@@ -1,4 +1,4 @@
-"""``chipwise simulate``: simulates one arrangement under load."""
+"""``chipwise simulate``: simulates one deployment under load."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import typer
 from chipwise import api
 from chipwise.api import answers
 from chipwise.cli import completion, options
-from chipwise.cli.output import json_of, notices, print_table, progress_bar, put, refuse, say
+from chipwise.cli.output import json_of, notices, print_table, progress_bar, put, refuse, say, say_notes
 from chipwise.core import units
 from chipwise.core.files import check_output
-from chipwise.core.layout import Column, Table
+from chipwise.core.layout import Column, Table, numeric
 from chipwise.errors import counted
 
 
 class Batching(StrEnum):
-    """Batching of an encoder's requests."""
+    """How requests to an encoder are batched."""
 
     TOKENS = "tokens"
     REQUESTS = "requests"
@@ -31,7 +31,9 @@ def command(
         str, typer.Option(help="A device of `chipwise devices`, or a YAML file.", autocompletion=completion.devices)
     ] = "h100-sxm",
     rate: options.Rate = None,
-    clients: Annotated[int | None, typer.Option(help="Closed loop: clients instead of a rate.", min=1)] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="Closed loop: number of clients, instead of a rate.", min=1)
+    ] = None,
     think: Annotated[str, typer.Option(help="Pause of a client before its next request.")] = "0 s",
     trace: options.Trace = None,
     prompt: options.MeanPrompt = 1024,
@@ -49,9 +51,9 @@ def command(
     pp: options.Pp = 1,
     ep: options.Ep = 1,
     dp: options.Dp = 1,
-    replicas: Annotated[int, typer.Option(help="Replicas behind a router.", min=1)] = 1,
-    max_tokens: Annotated[int | None, typer.Option(help="Tokens of one step.", min=1)] = None,
-    max_sequences: Annotated[int | None, typer.Option(help="Sequences at once.", min=1)] = None,
+    replicas: Annotated[int, typer.Option(help="Number of replicas behind a router.", min=1)] = 1,
+    max_tokens: Annotated[int | None, typer.Option(help="Maximum tokens per step.", min=1)] = None,
+    max_sequences: Annotated[int | None, typer.Option(help="Maximum sequences per step.", min=1)] = None,
     prefix_cache: Annotated[bool, typer.Option(help="Cache shared prompt prefixes.")] = True,
     timeout: Annotated[str | None, typer.Option(help="Time after which clients give up, such as 60s.")] = None,
     request_time: Annotated[str, typer.Option(help="Time that HTTP and tokenizer add to a request.")] = "0 s",
@@ -67,7 +69,7 @@ def command(
         Batching, typer.Option(help="Batching of text encoders: packed tokens or padded requests.")
     ] = Batching.TOKENS,
     decode_device: Annotated[str | None, typer.Option(help="Decode on this device, prefill on --device.")] = None,
-    decode_replicas: Annotated[int, typer.Option(help="Copies that decode.", min=1)] = 1,
+    decode_replicas: Annotated[int, typer.Option(help="Number of decode replicas.", min=1)] = 1,
     decode_tp: Annotated[int, typer.Option(help="Tensor-parallel degree of the decode devices.", min=1)] = 1,
     link: options.Link = None,
     slow_share: options.SlowShare = None,
@@ -75,11 +77,11 @@ def command(
     network_p50: options.NetworkP50 = None,
     network_p99: options.NetworkP99 = None,
     seeds: Annotated[int, typer.Option(help="Number of random loads to simulate.", min=1)] = 2,
-    seed: Annotated[int, typer.Option(help="The first draw.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the first random load.", min=0)] = 0,
     html: options.Page = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Simulate one arrangement under load: TTFT, TPOT, gaps between tokens, end-to-end times, queue, KV cache.
+    """Simulate one deployment under load: TTFT, TPOT, gaps between tokens, end-to-end times, queue, KV cache.
 
     chipwise simulate meta-llama/Llama-3.1-8B --device rtx-4090 --runtime vllm --weights fp8 --rate 4/s --prompt 1500
 
@@ -88,7 +90,7 @@ def command(
     Prefill and decode apart: chipwise simulate Qwen/Qwen3-32B --device h100-sxm --decode-device h200-sxm --rate 2/s
     """
     if trace is not None:
-        refuse(context, *options.OF_MADE_LOADS, "requests", "seeds", "seed", why="is given by the --trace")
+        refuse(context, *options.OF_MADE_LOADS, "requests", "seeds", "seed", why="cannot be combined with --trace")
     if clients is not None:
         refuse(context, "arrivals", "burstiness", why="only applies to requests that arrive at a --rate")
     if not drafted:
@@ -123,13 +125,8 @@ def command(
 def _print(model: str, found: answers.Simulation) -> None:
     say(f"{model} on {found.headline()}", bold=True)
     names = {"ttft": "TTFT", "tpot": "TPOT", "itl": "gaps between tokens", "e2e": "end to end", "queue": "waiting"}
-    heads = {"mean": 2, "p50": 0, "p90": 3, "p95": 4, "p99": 0}
     table = Table(
-        columns=[
-            Column(),
-            *(Column(head=name, right=True, drop=drop) for name, drop in heads.items()),
-            Column(head="90 % of P99"),
-        ],
+        columns=[Column(), *numeric(("mean", 2), "p50", ("p90", 3), ("p95", 4), "p99"), Column(head="90 % of P99")],
         title=f"{found.provenance}, {counted(found.requests, 'request')}",
     )
     for measure in answers.MEASURES:
@@ -143,8 +140,8 @@ def _print(model: str, found: answers.Simulation) -> None:
     more.add("served", served + (f"; {found.failed:,} gave up" if found.failed else ""))
     more.add(
         "in flight",
-        f"{units.number(found.mean_in_flight)} on average; steps run {units.show(found.busy_share, 'share')} of the"
-        " time",
+        f"{units.number(found.mean_in_flight)} on average; the engine runs steps "
+        f"{units.show(found.busy_share, 'share')} of the time",
     )
     if found.cache_tokens:
         more.add("cache", f"{units.number(found.cache_tokens)} positions a replica; {found.preemptions:,} preemptions")
@@ -165,5 +162,4 @@ def _print(model: str, found: answers.Simulation) -> None:
     print_table(more)
     for line in found.deployment.splitlines():
         put(line)
-    for note in found.notes:
-        say(f"note: {note}")
+    say_notes(found.notes)

@@ -11,14 +11,14 @@ from chipwise.api import answers
 from chipwise.cli import output, show
 from chipwise.cli.output import print_table, say
 from chipwise.core import units
-from chipwise.core.layout import Column, Table
+from chipwise.core.layout import Column, Table, numeric
 
 
 def command(
     spec: Annotated[Path, typer.Argument(help="A run file, or a file with only a space.")],
     device: Annotated[
         str | None,
-        typer.Option(help="Price by this data sheet (chipwise devices). Default: the file's target."),
+        typer.Option(help="Predict costs from this data sheet (chipwise devices). Default: the file's target."),
     ] = None,
     runtime: Annotated[
         str | None, typer.Option(help="Runtime on that device (chipwise runtimes); the device's own unless given.")
@@ -51,11 +51,11 @@ def _show(found: answers.Overview) -> None:
     say(f"{answers.show_size(found.size)} distinct designs in {found.choices} choices")
     if found.priced_by is None:
         say(
-            "without prices: this machine was not calibrated in this runtime (chipwise calibrate), and no --device was "
-            "named"
+            "costs are not predicted: this machine was not calibrated in this runtime (chipwise calibrate), and no "
+            "--device was named"
         )
     else:
-        say(f"priced by {found.priced_by}")
+        say(f"costs predicted by {found.priced_by}")
     if found.feasible_share is not None:
         share = units.show(found.feasible_share, "share")
         say(f"{share} of {found.drawn:,} random candidates meet the limits that can be predicted")
@@ -89,7 +89,7 @@ def _show(found: answers.Overview) -> None:
         samples = Table(
             title="samples",
             columns=[
-                *(Column(head=name, right=True, drop=i) for i, name in enumerate(metrics)),
+                *numeric(*((name, i) for i, name in enumerate(metrics))),
                 Column(head="design", prose=True),
             ],
         )

@@ -15,9 +15,9 @@ def silent(stage: str, done: int, total: int) -> None:
 
 
 class Progress:
-    """A line that is redrawn in a terminal; elsewhere one line per stage and every ten seconds.
+    """A line that is redrawn in a terminal; elsewhere one line when a stage begins, then one every ten seconds.
 
-    The remaining time is that of the current stage, at its speed since this call began.
+    The remaining time is that of the current stage, at the average speed since this process began the stage.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -20,7 +20,7 @@ def command(as_json: options.AsJson = False) -> None:
 
     shown = Table(
         columns=[Column(head="strategy"), Column(head="use it when", prose=True), Column(head="needs")],
-        caption="Scores on spaces with known fronts: docs/concepts/strategies.md",
+        caption="Scores on spaces with known Pareto fronts: docs/concepts/strategies.md",
     )
     for name, one in known.items():
         shown.add(name, one.when, f"chipwise[{one.extra}]" if one.extra else "")

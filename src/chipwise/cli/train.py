@@ -27,7 +27,7 @@ def command(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            help="A text source, text files or globs (repeat the option), or a run file, for its data. Default: "
+            help="A text source, text files or globs (repeat the option), or a run file, whose data are used. Default: "
             "medical-definitions."
         ),
     ] = None,
@@ -35,7 +35,7 @@ def command(
     tokens: Annotated[int | None, typer.Option(help="Budget: training tokens.")] = None,
     cpu_seconds: Annotated[float | None, typer.Option(help="Budget: CPU seconds of training.")] = None,
     out: Annotated[Path | None, typer.Option(help="Output folder. Default: runs/train-<name>.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the training in the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the training run in the folder.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: a GPU if there is one.")] = None,
     precision: Annotated[str | None, typer.Option(help="bf16 or fp32. Default: the faster one.")] = None,
     accumulate: Annotated[int, typer.Option(help="Gradient accumulation: batches per optimiser step.")] = 1,
@@ -48,14 +48,14 @@ def command(
     rate: Annotated[float, typer.Option(help="Factor on the recipe's learning rates.")] = 1.0,
     peak: Annotated[
         str | None,
-        typer.Option(help="Peak for MFU: a rate such as '989 TFLOP/s', a chip, or unknown. Default: measured."),
+        typer.Option(help="Peak for MFU: a rate such as '989 TFLOP/s', a chip, or 'unknown'. Default: measured."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of weights and text order.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the weights and of the order of texts.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, without progress.")] = False,
 ) -> None:
     """Train a model, or continue training one, and write it as a Hugging Face folder.
 
-    Can be resumed after Ctrl-C or a kill. A model that ends worse than it started keeps its old weights.
+    Can be resumed after Ctrl-C or a kill. If training makes the model worse, its old weights are kept.
     On several GPUs: torchrun --nproc-per-node 8 -m chipwise train SPEC …
 
     Images, speech, series: chipwise train model.yaml --data vision.yaml --cpu-seconds 60

@@ -20,18 +20,18 @@ def command(
     device: options.Device = "h100-sxm",
     memory: options.Memory = None,
     runtime: Annotated[str, typer.Option(help="torch-compile or torch-eager.")] = "torch-compile",
-    prompt: Annotated[int, typer.Option(help="Tokens of a sequence.", min=1)] = 1024,
+    prompt: Annotated[int, typer.Option(help="Tokens per sequence.", min=1)] = 1024,
     like: options.Like = None,
-    batch: Annotated[int, typer.Option(help="Sequences of a step, over all replicas.", min=1)] = 1,
+    batch: Annotated[int, typer.Option(help="Sequences per step, over all replicas.", min=1)] = 1,
     microbatches: Annotated[int, typer.Option(help="Number of microbatches.", min=1)] = 1,
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Recompute activations.")] = False,
-    weights: Annotated[str | None, typer.Option(help="16-bit format of the products. Default: the device's.")] = None,
+    weights: Annotated[str | None, typer.Option(help="16-bit matrix-product format. Default: the device's.")] = None,
     tp: options.Tp = 1,
     pp: options.Pp = 1,
     ep: options.Ep = 1,
     dp: Annotated[int, typer.Option(help="Data-parallel replicas.", min=1)] = 1,
     zero: Annotated[
-        int, typer.Option(help="Shard optimiser states (1), also gradients (2), also weights (3: FSDP) over --dp.")
+        int, typer.Option(help="ZeRO: shard optimiser states (1), gradients too (2), weights too (3: FSDP) over --dp.")
     ] = 0,
     train_tokens: options.TrainTokens = None,
     as_json: options.AsJson = False,

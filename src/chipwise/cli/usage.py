@@ -52,7 +52,7 @@ OTHER_WORDS = {  # chipwise's commands, and what other tools call them
 
 
 def plain_error(error: Any) -> InputError:
-    """``error`` (a ``UsageError`` of typer) as an error of chipwise."""
+    """Turns ``error`` (a ``UsageError`` of typer) into an error of chipwise."""
     parameter, context = getattr(error, "param", None), error.ctx
     said, missing = error.message, type(error).__name__ == "MissingParameter"
     if option := getattr(error, "option_name", None):
@@ -81,13 +81,13 @@ def plain_error(error: Any) -> InputError:
 
 
 def _instead(typed: str, known: Sequence[str]) -> str:
-    """The end of a message: suggests a command for ``typed``, which may be another tool's command or a misspelling."""
+    """Returns the end of a message: a suggestion for ``typed``, a misspelled command or another tool's command."""
     meant = [each for each, words in OTHER_WORDS.items() if typed.lower() in words.split() and each in known]
     return f"did you mean {listed(meant)}?" if meant else nearest(typed, known)
 
 
 def _name(parameter: Any) -> str:
-    """The name in messages: ``--batch`` for an option, ``MODEL`` for an argument."""
+    """Returns the parameter's name for messages: ``--batch`` for an option, ``MODEL`` for an argument."""
     longest: str = max(parameter.opts, key=len)
     return longest if longest.startswith("-") else longest.upper()
 

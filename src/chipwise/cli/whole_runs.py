@@ -1,4 +1,4 @@
-"""Commands for models that are predicted from published whole runs: diffusion models, and models on phone NPUs."""
+"""Commands for diffusion models and models on phone NPUs. Predictions come from published timings of whole runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import typer
 from chipwise import api
 from chipwise.api import answers
 from chipwise.cli import options
-from chipwise.cli.output import json_of, print_table, refuse, say
+from chipwise.cli.output import json_of, print_table, refuse, say, say_notes
 from chipwise.core import units
-from chipwise.core.layout import Column, Table
+from chipwise.core.layout import Column, Table, numeric
 
 LABELS = {
     "latency_s": ("latency", "time"),
@@ -30,16 +30,16 @@ LABELS = {
 def pictures(
     model: Annotated[str, typer.Argument(help="A diffusion model of `chipwise models`.")],
     device: options.Device = "h100-sxm",
-    height: Annotated[int | None, typer.Option(help="Pixels. Default: 1024, of a video 480.", min=1)] = None,
-    width: Annotated[int | None, typer.Option(help="Pixels. Default: 1024, of a video 832.", min=1)] = None,
-    frames: Annotated[int | None, typer.Option(help="Frames of a video; 1: image.", min=1)] = None,
+    height: Annotated[int | None, typer.Option(help="Height in pixels. Default: 1024 (video: 480).", min=1)] = None,
+    width: Annotated[int | None, typer.Option(help="Width in pixels. Default: 1024 (video: 832).", min=1)] = None,
+    frames: Annotated[int | None, typer.Option(help="Frames of a video; 1 for an image.", min=1)] = None,
     steps: Annotated[int | None, typer.Option(help="Denoising steps. Default: the model's usual.", min=1)] = None,
     batch: Annotated[int, typer.Option(help="Images or videos per batch.", min=1)] = 1,
     tp: Annotated[int, typer.Option(help="Devices that compute each image or video together.", min=1)] = 1,
     runtime: Annotated[str | None, typer.Option(help="diffusers.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Predict the images or videos of a diffusion model: seconds, watts, joules, price.
+    """Predict seconds, watts, joules and price of images or videos from a diffusion model.
 
     chipwise pictures black-forest-labs/FLUX.1-dev --device h100-sxm --steps 28 --batch 4
     """
@@ -53,7 +53,7 @@ def pictures(
 def parts(
     model: Annotated[str, typer.Argument(help="A model that Qualcomm compiles part by part, such as whisper_small.")],
     device: Annotated[
-        str, typer.Option(help="A Snapdragon or Dragonwing chip; CHIP:gpu or CHIP:cpu for other units than its NPU.")
+        str, typer.Option(help="A Snapdragon or Dragonwing chip; CHIP:gpu or CHIP:cpu for units other than the NPU.")
     ] = "snapdragon-8-elite",
     part: Annotated[str | None, typer.Option(help="One part, such as encoder. Default: all.")] = None,
     runtime: Annotated[
@@ -71,7 +71,7 @@ def parts(
 
 
 def answered(context: typer.Context, model: str, *, as_json: bool) -> bool:
-    """Prints the answer of ``chipwise estimate`` if one of these laws applies; returns whether one did.
+    """Prints the answer of ``chipwise estimate`` if ``model`` is predicted from whole runs; returns whether it is.
 
     Raises:
         typer.BadParameter: An option that only applies to language models was given.
@@ -92,7 +92,7 @@ def answered(context: typer.Context, model: str, *, as_json: bool) -> bool:
 
 
 def explained(context: typer.Context, model: str, *, as_json: bool) -> bool:
-    """If ``model`` generates images, prints where the time goes; returns whether it does.
+    """If ``model`` generates images or videos, prints where the time goes and returns True; otherwise returns False.
 
     Raises:
         typer.BadParameter: An option that only applies to other models was given.
@@ -114,26 +114,28 @@ def explained(context: typer.Context, model: str, *, as_json: bool) -> bool:
     for each in found.changes:
         changes.add(units.number(each.times), each.what, each.why)
     print_table(changes)
-    say("note: each change is priced alone, by the same law as the image (predicted)")
+    say("note: gains are for each change made alone, and come from the same cost model as the image's time")
     return True
 
 
 def compared(context: typer.Context, models: Sequence[str], devices: Sequence[str] | None, *, as_json: bool) -> bool:
-    """If all ``models`` generate images, prints their comparison; returns whether they do.
+    """If all ``models`` generate images or videos, prints their comparison and returns True.
+
+    Returns False if none of them does.
 
     Raises:
-        typer.BadParameter: Only some of the models do, an option for another kind of model was given, or no device was
-        named.
+        typer.BadParameter: Only some of the models generate images or videos, an option for another kind of model was
+            given, or no device was named.
     """
     drawn = [answers.makes_pictures(model) for model in models]
     if not any(drawn):
         return False
     if not all(drawn):
         other = models[drawn.index(False)]
-        raise typer.BadParameter(f"{other} does not generate images like the others; compare models of one kind")
+        raise typer.BadParameter(f"{other} does not generate images like the other models; compare models of one kind")
     refuse(context, *LANGUAGE, why="only applies to language models, not to diffusion models")
     if devices is None:
-        raise typer.BadParameter("name devices for diffusion models: --device h100-sxm,b200-sxm")
+        raise typer.BadParameter("name the devices for diffusion models: --device h100-sxm,b200-sxm")
     asked = {name: context.params[name] for name in ("batch", "runtime")}
     found = [
         api.estimate_pictures(model, device=device, devices=context.params["tp"], **asked)
@@ -145,8 +147,8 @@ def compared(context: typer.Context, models: Sequence[str], devices: Sequence[st
 
 
 def _print_compared(found: Sequence[answers.RunEstimate]) -> None:
-    heads = ("each, predicted", "energy", "$ per 1,000", "parameters")
-    table = Table(columns=[Column(head="model"), Column(head="device"), *(Column(head=h, right=True) for h in heads)])
+    numbers = numeric("each, predicted", "energy", "$ per 1,000", "parameters")
+    table = Table(columns=[Column(head="model"), Column(head="device"), *numbers])
     for each in found:
         sort = "image" if "images_per_s" in each.metrics else "video"
         rate, joules = each.metrics[f"{sort}s_per_s"], each.metrics.get(f"joules_per_{sort}")
@@ -175,7 +177,7 @@ EXPLAINED = (
 
 
 def print_runs(found: Sequence[answers.RunEstimate]) -> None:
-    """Prints estimates of whole runs of one model."""
+    """Prints the estimates of one model."""
     first = found[0]
     several = f"{first.devices} x " if first.devices > 1 else ""
     say(
@@ -192,5 +194,4 @@ def print_runs(found: Sequence[answers.RunEstimate]) -> None:
     for name, count in first.parameters.items():
         table.add(f"parameters, {name}", f"{count:,}")
     print_table(table)
-    for note in dict.fromkeys(note for each in found for note in each.notes):
-        say(f"note: {note}")
+    say_notes(dict.fromkeys(note for each in found for note in each.notes))

@@ -1,4 +1,4 @@
-"""Times two functions in alternation, so that the machine's drift affects both alike."""
+"""Times two functions in alternation, so that changes in the machine's speed affect both equally."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ import numpy as np
 
 from chipwise.core.arrays import Float64Array
 
-SETTLED = 3  # untimed passes of each before timing
-Pass = Callable[[int], object]  # one pass, given its number
+SETTLED = 3  # untimed passes of each function before timing
+Pass = Callable[[int], object]  # runs one pass; its argument is the number of the pass
 
 
 def alternating_s(
     first: Pass, second: Pass, *, clock: Callable[[], float], fewest: int, most: int, seconds: float = 0.0
 ) -> tuple[Float64Array, Float64Array]:
-    """Seconds of each pass of two functions, each (n,); each pair starts with the other one.
+    """Runs two functions in pairs, and returns the seconds of each run: one array (n,) per function.
+
+    The functions take turns: each of them runs first in every second pair.
 
     Args:
-        first: Runs one pass.
-        second: Runs one pass.
-        clock: Returns seconds.
-        fewest: Least number of pairs.
+        first: One of the functions.
+        second: The other function.
+        clock: Returns the time in seconds.
+        fewest: Smallest number of pairs.
         most: Largest number of pairs.
-        seconds: Seconds after which no further pair begins.
+        seconds: Time after which no further pair begins, once there are ``fewest`` pairs.
     """
     both = (first, second)
     for _ in range(SETTLED):

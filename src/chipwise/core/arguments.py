@@ -1,4 +1,4 @@
-"""Checks the arguments of public functions: their types by type hints, numbers also by ranges.
+"""Checks the arguments of public functions: types by type hints, and numbers also by ranges.
 
 A wrong argument raises an :class:`~chipwise.errors.InputError` that names it.
 """
@@ -44,7 +44,7 @@ _TYPE_NAMES = {
 
 
 def public(function: Function) -> Function:
-    """Decorator of public functions: checks arguments, and names the extra to install if a package is missing."""
+    """Decorator for public functions: checks arguments. If a package is missing, the error names its extra."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -66,12 +66,13 @@ def public(function: Function) -> Function:
 
 
 def stated_by(whole: Callable[[Mapping[str, object]], str | None], *names: str) -> Callable[[Function], Function]:
-    """Decorates a public function in which one argument may set others; rejects arguments that are set twice.
+    """Decorator for functions in which one argument, such as a file, can set the values of other arguments.
 
     Args:
-        whole: Given the arguments, describes the one that sets others ("the question file"); None if there is none.
-        names: The arguments that it may set. They are rejected even with their default values if they are passed
-            explicitly.
+        whole: A function of the passed arguments. It returns a description of the argument that sets the others, such
+            as "the question file"; None if no passed argument sets them.
+        names: The names of the other arguments. If ``whole`` returns a description, passing one of ``names`` is an
+            error, even with its default value.
     """
 
     def decorate(function: Function) -> Function:
@@ -83,7 +84,7 @@ def stated_by(whole: Callable[[Mapping[str, object]], str | None], *names: str) 
             stated = whole(given)
             for name in names if stated is not None else ():
                 if name in given:
-                    raise SpecError(f"is already set in {stated}", field=name)
+                    raise SpecError(f"is already set in {stated}; give it only once", field=name)
             return function(*args, **kwargs)
 
         return typing.cast(Function, checked)
@@ -92,10 +93,10 @@ def stated_by(whole: Callable[[Mapping[str, object]], str | None], *names: str) 
 
 
 def check_argument(name: str, value: object, hint: object) -> None:
-    """Checks one argument by its type hint and, for numbers, by the range of its name.
+    """Checks one argument by its type hint and, for numbers, by the range for arguments of this name.
 
     Raises:
-        SpecError: The value has the wrong type or is out of range; ``name`` is its field.
+        SpecError: The value has the wrong type or is out of range; the error names the argument.
     """
     if not _fits(value, hint):
         raise SpecError(_wrong_type(value, hint), field=name)
@@ -126,7 +127,7 @@ def _is_finite(value: numbers.Real) -> bool:
 
 @functools.cache
 def _hints(function: Callable[..., object]) -> dict[str, object]:
-    """Type hints of the parameters. For callables, only callability is checked, so their hints are not loaded."""
+    """Type hints of the parameters. Hints such as ``Callable[[int], str]`` are reduced to ``Callable``."""
     own = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
     kept = {name: hint for name, hint in own.items() if not str(hint).startswith("Callable")}
     holder = type("Hints", (), {"__annotations__": kept, "__module__": function.__module__})
@@ -167,7 +168,7 @@ def _wrong_type(value: object, hint: object) -> str:
     options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     for option in options:
         if typing.get_origin(option) is Literal and isinstance(value, str):
-            return f"{value!r:.60} is not one of these; {nearest(value, map(str, typing.get_args(option)))}"
+            return f"{value!r:.60} is not an accepted value; {nearest(value, map(str, typing.get_args(option)))}"
     names = [_name(option) for option in options if option is not type(None)]
     return f"must be {' or '.join(dict.fromkeys(names))}, not {describe(value)}"
 

@@ -23,11 +23,13 @@ def read_rows(
     without: Iterable[str] = (),
     optional: Sequence[str] = (),
 ) -> list[dict[str, str]]:
-    """Yields the rows of a CSV file by column name: the ``known`` columns (default: all) except those in ``without``.
+    """The rows of a CSV file, as mappings from column to cell.
+
+    The mappings contain the columns in ``known`` (by default all columns), except those in ``without``.
 
     Raises:
         SpecError: The file is missing or not a table, lacks a column of ``required``, has a column twice, or has a
-            column whose name looks like a misspelling of one in ``optional``.
+            column whose name seems to be misspelled.
     """
     text = read_text(path, most=MOST_TABLE_BYTES)
     try:
@@ -49,14 +51,14 @@ def read_rows(
 def _check_columns(columns: Sequence[str], names: Sequence[str], file: str) -> None:
     for name in columns:
         if columns.count(name) > 1:
-            raise SpecError(f"has the column {short(name)} twice", file=file)
+            raise SpecError(f"has the column {short(name)} twice; remove one of them", file=file)
         close = difflib.get_close_matches(name[:50], names, n=1, cutoff=0.75) if name not in names else []
         if close and close[0] not in columns:
-            raise SpecError(f"has a column {short(name)}; did you mean {close[0]!r}?", file=file)
+            raise SpecError(f"unknown column {short(name)}; did you mean {close[0]!r}?", file=file)
 
 
 def own_columns(path: Path, known: Iterable[str]) -> list[str]:
-    """Unknown columns of a CSV file, which are copied unchanged."""
+    """Names of a CSV file's columns that are not in ``known``. Callers copy these columns unchanged."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         return sorted(set(filter(None, next(csv.reader(file), []))) - set(known))
 
@@ -81,15 +83,23 @@ def whole(row: Mapping[str, str], name: str, *, default: int | None) -> int:
     Raises:
         SpecError: The cell is not a whole number, or is empty without a default.
     """
-    text = row.get(name) or ""
-    if not text:
-        if default is None:
-            raise SpecError("is empty", field=name)
+    if not row.get(name) and default is not None:
         return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = number_in(row, name)
     if not math.isfinite(value) or value != int(value):
-        raise SpecError(f"must be a whole number, not {text!r}", field=name)
+        raise SpecError(f"must be a whole number, not {row[name]!r}", field=name)
     return int(value)
+
+
+def number_in(row: Mapping[str, str], name: str) -> float:
+    """The number in a cell; NaN if the cell contains something else.
+
+    Raises:
+        SpecError: The cell is empty.
+    """
+    if not row.get(name):
+        raise SpecError("is empty", field=name)
+    try:
+        return float(row[name])
+    except ValueError:
+        return math.nan

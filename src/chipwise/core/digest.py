@@ -1,4 +1,4 @@
-"""Digest that identifies a value: sha256 of canonical JSON with its schema version and fields."""
+"""Digests that identify values: the sha256 of a value's fields and schema version as canonical JSON."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SCHEMA = 1
 
 
 def plain(value: object) -> Any:
-    """``value`` converted for JSON: dataclasses as objects, tuples as lists, enums by value.
+    """``value`` converted for JSON: dataclasses as objects, tuples as lists, enum members as their values.
 
-    Fields marked ``later`` are left out at their default, so that adding them changes no digest.
+    Fields marked ``later`` are left out if they have their default value, so that adding them changes no digest.
     """
     if isinstance(value, Stored):
         return plain(value.stored())

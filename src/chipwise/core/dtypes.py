@@ -1,4 +1,4 @@
-"""Number formats: bits per value, and how weights are stored with their scales."""
+"""Number formats: bits per value, and how weights and their scales are stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DType(StrEnum):
-    """Number format for storage or arithmetic."""
+    """A number format for storage or arithmetic."""
 
     FP64 = "fp64"
     FP32 = "fp32"
@@ -29,12 +29,12 @@ class DType(StrEnum):
 
     @property
     def bits(self) -> int:
-        """Bits per value in memory (TF32 is stored as FP32)."""
+        """Number of bits per value in memory (TF32 is stored as FP32)."""
         return _BITS[self]
 
     @property
     def size_bytes(self) -> float:
-        """Bytes per value in memory."""
+        """Number of bytes per value in memory."""
         return self.bits / 8
 
     @classmethod
@@ -47,17 +47,7 @@ class DType(StrEnum):
             raise UnknownName("number format", name, [item.value for item in cls]) from None
 
 
-_BITS = {
-    DType.FP64: 64,
-    DType.FP32: 32,
-    DType.TF32: 32,
-    DType.BF16: 16,
-    DType.FP16: 16,
-    DType.FP8: 8,
-    DType.FP4: 4,
-    DType.INT8: 8,
-    DType.INT4: 4,
-}
+_BITS = {each: int(re.sub(r"\D", "", each)) for each in DType}  # the number in its name
 _SPELLINGS = {
     "float32": "fp32",
     "float": "fp32",
@@ -70,7 +60,7 @@ _SPELLINGS = {
     "fp8_e4m3": "fp8",
 }
 OF_VALUES = {**_SPELLINGS, "float64": "fp64", "nvfp4": "fp4"}
-"""Other names of value formats; variants that differ only in their scales have the same values."""
+"""Other names of value formats. Variants that differ only in their scales are mapped to the same format."""
 OF_WEIGHTS = {
     **_SPELLINGS,
     "fp8_static": "fp8",
@@ -82,14 +72,14 @@ OF_WEIGHTS = {
 """Other names of weight formats, used by checkpoints and serving engines."""
 _DIGITS = r"(\d+(?:\.\d+)?)"
 _WRITTEN: tuple[tuple[str, str], ...] = (
-    (r"q[28]_k_(?:s|m|l|p|xl)", "q{0}"),  # files of one mix whatever their letter: q2_k, q8_0
+    (r"q[28]_k_(?:s|m|l|p|xl)", "q{0}"),  # q2_k and q8_0, whatever letter follows
     (r"q([3456])_k_(?:l|p|xl|xxl)", "mix{0}"),
     (r"q6_k_[sm]", "mix6"),
     (r"q4_0_[48]_[48]", "q4_0"),  # repacked for Arm's instructions
     (r"mxfp4_moe", "mxfp4"),
     (r"q0f16", "fp16"),
     (r"q0f32", "fp32"),
-    (rf"q{_DIGITS}f(?:16|32)(?:_\d)?", "bits{0}"),  # MLC's
+    (rf"q{_DIGITS}f(?:16|32)(?:_\d)?", "bits{0}"),  # MLC's names
     (rf"(?:exl[23]|qtip)_{_DIGITS}_?bpw(?:_h\d)?", "bits{0}"),
     (rf"(?:mlx_?)?{_DIGITS}_?bits?", "mlx{0}"),
     (rf"(?:int)?{_DIGITS}(?:_?bit)?_palett?i[sz]ed.*", "int{0}"),
@@ -101,7 +91,7 @@ _WRITTEN: tuple[tuple[str, str], ...] = (
     (r"fp8(?:_.*)?", "fp8"),
     (r"nvfp4(?:_.*)?", "nvfp4"),
 )
-"""Patterns of other spellings, and what they mean; ``_meant`` reads the right side."""
+"""Patterns of other spellings, each with a template of the format it stands for; ``_meant`` completes the template."""
 _LETTER = {"2": "q2_k", "8": "q8_0"}
 _MIX = {"3": "q3_k_l", "4": "q4_k_m", "5": "q5_k_m", "6": "q6_k"}
 _NEAREST = ((2.8, "q2_k_block"), (3.3, "iq3_xxs"), (4.4, "int4_g128"), (5.6, "q5_k"), (7.0, "q6_k"), (8.0, "int8"))
@@ -115,8 +105,8 @@ Size: TypeAlias = "int | float | AnyArray"  # a number, or an array of them; com
 class WeightFormat:
     """How a weight matrix is stored: values of ``dtype``, and scales for blocks of values.
 
-    A block is ``block`` values along k (None: all of k) in ``block_columns`` columns (None: all of n, one scale for the
-    whole matrix). ``scale_bits`` is 0 for formats without scales.
+    A block is ``block`` values along k (None: all of k) in ``block_columns`` columns (None: all n columns). If both are
+    None, the whole matrix has one scale. ``scale_bits`` is 0 for formats without scales.
     """
 
     name: str
@@ -128,16 +118,16 @@ class WeightFormat:
     matrix_scale_bits: int = 0  # bits of a scale for the whole matrix, in addition to block scales
     padded: bool = True  # whether an incomplete last block along k is stored in full
     value_bits: float | None = None  # bits per stored value, if different from ``dtype``
-    head: str | None = None  # format of head and token table in files of this format, if different
+    head: str | None = None  # format of the head and the token table in files of this format, if it differs
     table: str | None = None
 
     @property
     def stored_bits(self) -> float:
-        """Bits per value without scales."""
+        """Number of bits per value, without scales."""
         return self.dtype.bits if self.value_bits is None else self.value_bits
 
     def matrix_bytes(self, k: Size, n: Size) -> Size:
-        """Bytes of a k×n matrix in this format, its scales included. ``k`` and ``n`` may be arrays."""
+        """Size in bytes of a k×n matrix in this format, including its scales. ``k`` and ``n`` may be arrays."""
         along_k = 1 if self.block is None else -(-k // self.block)
         along_n = 1 if self.block_columns is None else -(-n // self.block_columns)
         stored_k = k if self.block is None or not self.padded else along_k * self.block
@@ -146,19 +136,19 @@ class WeightFormat:
 
     @property
     def bits_per_weight(self) -> float:
-        """Bits per value of a large matrix, including its share of the scales."""
+        """Number of bits per value of a large matrix, including scales."""
         if self.block is None or self.block_columns is None:
             return float(self.stored_bits)
         return self.stored_bits + (self.scale_bits + self.zero_bits) / (self.block * self.block_columns)
 
 
 def _blocks(name: str, dtype: DType, bits: float, block: int = 256, table: str | None = None) -> WeightFormat:
-    """A GGUF format with ``bits`` per value, scales included; files of this format keep the head in q6_k."""
+    """A GGUF format with ``bits`` bits per value, including scales. Files of this format store the head in q6_k."""
     return WeightFormat(name=name, dtype=dtype, block=block, value_bits=bits, head="q6_k", table=table or name)
 
 
 def _mlx(name: str, dtype: DType, bits: float | None = None) -> WeightFormat:
-    """MLX's format for quantised layers, head and table: groups of 64 values with an fp16 scale and an fp16 bias."""
+    """A format that MLX uses for layers, head and token table: each 64 values have an fp16 scale and an fp16 bias."""
     return WeightFormat(
         name=name, dtype=dtype, block=64, scale_bits=16, zero_bits=16, value_bits=bits, head=name, table=name
     )
@@ -171,7 +161,7 @@ FORMATS: dict[str, WeightFormat] = {
         WeightFormat(name="bf16", dtype=DType.BF16),
         WeightFormat(name="fp16", dtype=DType.FP16),
         WeightFormat(name="int8", dtype=DType.INT8, scale_bits=32),
-        # Stored as int8; activations are quantised before the product, which is computed in integers.
+        # Stored as int8; activations are quantised before the matrix product, which is computed in integers.
         WeightFormat(name="w8a8", dtype=DType.INT8, scale_bits=32),
         WeightFormat(name="int4", dtype=DType.INT4, block=32, scale_bits=32),
         # compressed-tensors' pack-quantized: groups of 32 along k, each with a 16-bit scale and no zero point.
@@ -242,7 +232,8 @@ FORMATS: dict[str, WeightFormat] = {
 def format_name(text: str) -> str:
     """Canonical name of the weight format ``text``; case and common spellings are accepted.
 
-    Files of mixed formats go by the nearest plain format: ``UD-Q4_K_XL`` is ``q4_k_m``, ``EXL2 4.0 bpw`` is 4 bits.
+    Mixed formats that are not in ``FORMATS`` are replaced by the nearest format: ``UD-Q4_K_XL`` by ``q4_k_m``, and
+    ``EXL2 4.0 bpw`` by ``int4_g128``, which stores 4-bit values.
     """
     name = text.strip().lower()
     found = OF_WEIGHTS.get(name, name)
@@ -260,7 +251,11 @@ def format_name(text: str) -> str:
 
 
 def _meant(meaning: str, plain: str, digits: str) -> str | None:
-    """The format that a row of ``_WRITTEN`` means; None for a number of bits that no format has."""
+    """The weight format that a name stands for; None if chipwise has no such format.
+
+    ``meaning`` is the template that ``_WRITTEN`` lists for the name, ``plain`` is the name in lower case with
+    underscores, and ``digits`` is the number of bits in it (empty if the name states none).
+    """
     size = re.search(r"(?:^|_)g(?:s|roup_?)?(32|64|128)(?:_|$)", plain)
     match meaning:
         case "q{0}":
@@ -289,16 +284,16 @@ def weight_format(name: str) -> WeightFormat:
 
 
 def dtype_of(name: str) -> DType:
-    """Number type of the format ``name``: a :class:`DType`, or the type of a weight format's values.
+    """The number type that ``name`` denotes; if ``name`` is a weight format, the type of its values.
 
     Raises:
-        UnknownName: The name is neither.
+        UnknownName: ``name`` is neither a number type nor a weight format.
     """
     return FORMATS[name].dtype if name in FORMATS else DType.named(name)
 
 
 def values_bytes(count: Size, name: str) -> Size:
-    """Bytes of ``count`` values in the format ``name``, with one scale per block if the format has blocks along k."""
+    """Size in bytes of ``count`` values in the format ``name``, with one scale per block if the format has blocks."""
     bits = count * dtype_of(name).bits
     stored = FORMATS.get(name)
     if stored is not None and stored.block is not None:

@@ -1,7 +1,7 @@
-"""Python environments of their own, for packages whose pinned versions exclude those of chipwise.
+"""Separate Python environments for packages whose pinned versions conflict with those of chipwise.
 
-Nothing is installed here: :func:`install_command` tells what to run. Modules of chipwise run there as programs, which
-answer jobs as :func:`chipwise.core.workers.serve` does.
+This module installs nothing: :func:`install_command` returns the command to run. In such an environment, chipwise runs
+one of its modules as a child process, which receives jobs through :func:`chipwise.core.workers.serve`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
         *("torch==2.13.0", "torchao==0.18.0", "jax==0.10.2", "transformers==5.24.0", "safetensors", "psutil"),
     ),
 }
-"""What to install in each environment."""
-SILENCE_S = 900.0  # after so long, a program with a job counts as hung
+"""The packages to install in each environment."""
+SILENCE_S = 900.0  # a program with a job counts as hung after this long without a message
 
 
 def variable(name: str) -> str:
-    """The environment variable that names the Python of an environment.
+    """The environment variable in which a user may name the Python interpreter for the environment ``name``.
 
     >>> variable("executorch")
     'CHIPWISE_EXECUTORCH'
@@ -41,9 +41,10 @@ def variable(name: str) -> str:
 
 
 def python_of(name: str) -> Path | None:
-    """The Python of an environment: the one that its variable names, else the one in the cache; None if there is none.
+    """The Python interpreter of an environment; None if there is no such interpreter.
 
-    A folder stands for the environment in it.
+    The environment variable (:func:`variable`) may name the interpreter or the environment's folder. If it is not set,
+    the environment is looked for in the cache folder.
     """
     own = os.environ.get(variable(name))
     place = Path(own) if own else cache_folder() / name
@@ -52,22 +53,22 @@ def python_of(name: str) -> Path | None:
 
 
 def install_command(name: str) -> str:
-    """The shell command that makes an environment where :func:`python_of` finds it."""
+    """The shell command that creates the environment in the place where :func:`python_of` looks for it."""
     folder = shlex.quote(str(cache_folder() / name))
     return f"python3 -m venv {folder} && {folder}/bin/pip install {' '.join(PACKAGES[name])}"
 
 
 def lacking(name: str) -> str | None:
-    """Why an environment cannot be used, and what to do; None if it is there."""
+    """A message that says why an environment cannot be used, and what to do; None if it can be used."""
     if python_of(name) is not None:
         return None
     own = os.environ.get(variable(name))
-    why = f"{variable(name)} names {own}, which is no Python" if own else "it needs a Python environment of its own"
-    return f"{why}; make one: {install_command(name)}"
+    why = f"{variable(name)} names {own}, not a Python program" if own else "it needs a Python environment of its own"
+    return f"{why}; create one with: {install_command(name)}"
 
 
 class Program:
-    """A module of chipwise that runs as a program in an environment, until this process ends."""
+    """A module of chipwise that runs as a program in a separate environment, until this process ends."""
 
     def __init__(self, environment: str, python: Path, module: str, *, threads: int) -> None:
         self._name = environment
@@ -82,7 +83,7 @@ class Program:
     def ask(
         self, do: str, on_progress: Callable[[Message], None] = lambda told: None, /, **fields: object
     ) -> Mapping[str, object]:
-        """The answer to one job; ``on_progress`` gets what it reports before.
+        """Sends one job, calls ``on_progress`` with each of its progress messages, and returns its result.
 
         Raises:
             MeasurementError: The job failed, or the program died or cannot start.
@@ -105,7 +106,7 @@ _started: dict[tuple[Path, str, int], Program] = {}
 
 
 def program(environment: str, module: str, *, threads: int = 1) -> Program:
-    """The program ``module`` of this process in an environment, started when it is first needed.
+    """The running program ``module`` in an environment. The first call starts it; later calls return the same program.
 
     Raises:
         Unreachable: There is no such environment.

@@ -1,4 +1,4 @@
-"""Which extra installs each optional package, so that a missing package gives a one-line error."""
+"""States which extra installs each optional package, so that a missing package gives a one-line error."""
 
 from __future__ import annotations
 
@@ -43,20 +43,18 @@ _DISTRIBUTIONS = {
 
 
 def require(module: str) -> None:
-    """Checks that an optional dependency is installed, before work starts that needs it only at the end.
+    """Checks that an optional dependency is installed.
+
+    Call this before long work that needs the dependency only at the end.
 
     Raises:
         MissingExtra: The dependency is not installed.
     """
     if importlib.util.find_spec(module) is None:
-        raise MissingExtra(_DISTRIBUTIONS.get(module, module), EXTRA_OF[module])
+        raise _missing(module)
 
 
-def missing_extra(error: ModuleNotFoundError) -> MissingExtra | None:
-    """The error that names the extra to install; None if the missing module is not an optional dependency."""
-    module = (error.name or "").partition(".")[0]
-    if module not in EXTRA_OF:
-        return None
+def _missing(module: str) -> MissingExtra:
     return MissingExtra(_DISTRIBUTIONS.get(module, module), EXTRA_OF[module])
 
 
@@ -66,7 +64,7 @@ def optional_imports() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        missing = missing_extra(error)
-        if missing is None:
+        module = (error.name or "").partition(".")[0]
+        if module not in EXTRA_OF:
             raise
-        raise missing from error
+        raise _missing(module) from error

@@ -1,4 +1,4 @@
-"""Builds dataclasses from plain data and checks their fields by type, with the same errors for files and callers."""
+"""Builds dataclasses from plain data, and checks the types of their fields in the same way for files and callers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "tru
 
 
 def later(default: Any) -> Any:
-    """Declares a field that older files lack: at its ``default`` it is neither written nor part of the digest."""
+    """Declares a field that older files lack. Its ``default`` value is neither written nor part of the digest."""
     return dataclasses.field(default=default, metadata={"later": True})
 
 
 def losses_renamed(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Renames losses in ``data`` to their current names: old files call the loss of any task ``bits_per_byte``.
+    """Renames losses in ``data`` to their current names; old files call each loss ``bits_per_byte``, for any task.
 
     >>> losses_renamed({"rung": 0, "bits_per_byte": 2.0, "quantised_bits_per_byte": 2.1})
     {'rung': 0, 'loss': 2.0, 'quantised_loss': 2.1}
@@ -35,7 +35,7 @@ def losses_renamed(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def positive(block: object, *names: str, most: int = MOST) -> None:
-    """Checks that the named fields are between 1 and ``most``.
+    """Checks that the fields called ``names`` are between 1 and ``most``.
 
     Raises:
         SpecError: A field is out of this range.
@@ -48,11 +48,22 @@ def positive(block: object, *names: str, most: int = MOST) -> None:
             raise SpecError(f"must be at most {most:,}, not {short(value)}", field=name)
 
 
+def not_negative(block: object, *names: str) -> None:
+    """Checks that the fields called ``names`` are at least 0.
+
+    Raises:
+        SpecError: A field is below 0.
+    """
+    for name in names:
+        if (value := getattr(block, name)) < 0:
+            raise SpecError(f"must be at least 0, not {value}", field=name)
+
+
 def whole_number(name: str, value: object, *, least: int = 1, most: int = MOST) -> int:
     """Returns ``value`` as an int between ``least`` and ``most``; ``name`` is used in messages.
 
     Raises:
-        SpecError: ``value`` is not such a number.
+        SpecError: ``value`` is not a whole number in this range.
     """
     number: int = convert(int, value, name)
     if number < least:
@@ -65,7 +76,7 @@ def whole_number(name: str, value: object, *, least: int = 1, most: int = MOST) 
 def check_fields(block: object) -> None:
     """Checks every field of a dataclass by its type; call it first in ``__post_init__``.
 
-    Integers become floats where a float is declared, and numpy's numbers become Python's. Nothing else converts.
+    Integers become floats where a float is declared, and numpy's numbers become Python's. There is no other conversion.
 
     Raises:
         SpecError: A field has another type, or is NaN or infinite.
@@ -99,7 +110,10 @@ def _hints(cls: type) -> dict[str, object]:
 
 @functools.cache
 def _field_types(cls: type) -> tuple[tuple[str, object, frozenset[type], frozenset[type]], ...]:
-    """Name and type of each field, and the types whose values (or tuple items) need no further check."""
+    """For each field: its name, its type, and two sets of Python types whose values need no check or conversion.
+
+    The first set is for the value itself, the second for the items of a tuple.
+    """
     hints = _hints(cls)
     return tuple(
         (f.name, hints[f.name], _sure(hints[f.name]), _sure_items(hints[f.name])) for f in dataclasses.fields(cls)
@@ -155,7 +169,7 @@ def convert(hint: type[T], value: object, field: str) -> T: ...
 @typing.overload
 def convert(hint: object, value: object, field: str) -> object: ...
 def convert(hint: object, value: object, field: str) -> object:
-    """``value`` as the type ``hint``; integers widen to floats and nothing else converts.
+    """Checks that ``value`` has the type ``hint``, and returns it. Integers become floats; nothing else is converted.
 
     Raises:
         SpecError: ``value`` has another type.
@@ -169,14 +183,14 @@ def convert(hint: object, value: object, field: str) -> object:
     if origin is typing.Literal:
         if not any(isinstance(value, type(option)) and value == option for option in args):
             names = nearest(str(value), map(str, args))
-            raise SpecError(f"{short(value)} is not one of these; {names}", field=field)
+            raise SpecError(f"{short(value)} is not an accepted value; {names}", field=field)
         return value
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise SpecError(f"must be a list, not {describe(value)}", field=field)
         kinds = [args[0]] * len(value) if args[-1] is Ellipsis else args
         if len(kinds) != len(value):
-            raise SpecError(f"must be a list of {len(kinds)}, not of {len(value)}", field=field)
+            raise SpecError(f"must be a list of {len(kinds)} items, not {len(value)}", field=field)
         return tuple(
             convert(kind, item, f"{field}[{i}]") for i, (kind, item) in enumerate(zip(kinds, value, strict=True))
         )
@@ -191,7 +205,7 @@ def convert(hint: object, value: object, field: str) -> object:
             return hint(value)
         except ValueError:
             names = nearest(str(value), [str(item.value) for item in hint])
-            raise SpecError(f"{short(value)} is not one of these; {names}", field=field) from None
+            raise SpecError(f"{short(value)} is not an accepted value; {names}", field=field) from None
     if hint in (int, float):
         return _number(hint, value, field)
     if isinstance(hint, type) and not isinstance(value, hint):
@@ -213,7 +227,7 @@ def _number(kind: type, value: object, field: str) -> int | float:
 
 
 def _require_finite(value: object, field: str) -> None:
-    """Raises SpecError for a number that is not finite, however deep in lists and mappings."""
+    """Raises SpecError if any number in ``value``, including its nested lists and mappings, is not finite."""
     if isinstance(value, float) and not math.isfinite(value):
         raise SpecError(f"must be a finite number, not {value}", field=field)
     if isinstance(value, Mapping):
@@ -228,7 +242,7 @@ def _union(options: tuple[object, ...], value: object, field: str) -> object:
     if value is None and type(None) in options:
         return None
     rest = [option for option in options if option is not type(None)]
-    if isinstance(value, Mapping):  # several classes are possible: choose the one that shares most fields
+    if isinstance(value, Mapping):  # several classes are possible: choose the one that shares the most fields
         rest.sort(key=lambda option: -len(value.keys() & getattr(option, "__dataclass_fields__", {}).keys()))
     first: SpecError | None = None
     for option in rest:
@@ -236,7 +250,7 @@ def _union(options: tuple[object, ...], value: object, field: str) -> object:
             return convert(option, value, field)
         except SpecError as error:
             first = first or error
-    raise first or SpecError(f"must be nothing, not {describe(value)}", field=field)
+    raise first or SpecError(f"must be empty (null), not {describe(value)}", field=field)
 
 
 def describe(value: object) -> str:

@@ -1,7 +1,7 @@
-"""Strict reading and atomic writing of files, with errors that name the file and what to do.
+"""Strict reading and atomic writing of files. Errors name the file and say what to do.
 
-Nothing in a file is executed: YAML is loaded with the safe loader, everything else is JSON or safetensors. Only
-regular files up to a size limit are read, so a pipe, a device or a wrong file gives an error instead of a hang.
+Nothing in a file is executed: YAML is loaded with the safe loader, everything else is JSON or safetensors. Only regular
+files up to a size limit are read, so a pipe, a device or a huge file leads to an error, and chipwise does not hang.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_DIGITS = 308  # digits of a whole number in a file; the largest float has 3
 
 
 def read_bytes(path: str | Path, *, most: int = MOST_BYTES) -> bytes:
-    """Contents of a regular file of at most ``most`` bytes.
+    """The contents of a regular file of at most ``most`` bytes.
 
     Raises:
         SpecError: The file does not exist, is not a regular file, is too large, or cannot be read.
@@ -59,12 +59,12 @@ def read_bytes(path: str | Path, *, most: int = MOST_BYTES) -> bytes:
     except ValueError:
         raise SpecError("this cannot be the name of a file", file=name) from None
     if max(found.st_size, len(content)) > most:
-        raise SpecError(f"is larger than {most / 2**20:,.0f} MiB, the most that is read of such a file", file=name)
+        raise SpecError(f"is larger than {most / 2**20:,.0f} MiB, the limit for such a file", file=name)
     return content
 
 
 def read_text(path: str | Path, *, most: int = MOST_BYTES) -> str:
-    """The text of a regular file in UTF-8, unpacked if it was packed by gzip.
+    """The text of a regular UTF-8 file. The file may be compressed with gzip.
 
     Raises:
         SpecError: As for :func:`read_bytes`, or the file is not text or cannot be unpacked.
@@ -76,7 +76,7 @@ def read_text(path: str | Path, *, most: int = MOST_BYTES) -> str:
         except (OSError, EOFError, zlib.error) as error:
             raise SpecError(f"cannot be unpacked: {error}", file=str(path)) from None
         if len(content) > most:
-            raise SpecError(f"unpacks to more than {most / 2**20:,.0f} MiB", file=str(path))
+            raise SpecError(f"unpacks to more than {most / 2**20:,.0f} MiB, the limit for such a file", file=str(path))
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -84,16 +84,16 @@ def read_text(path: str | Path, *, most: int = MOST_BYTES) -> str:
 
 
 def read_yaml(path: str | Path) -> dict[str, object]:
-    """The mapping that the YAML file holds.
+    """The mapping in a YAML file.
 
     Raises:
-        SpecError: The file cannot be read, is broken YAML, or holds no mapping.
+        SpecError: The file cannot be read, is broken YAML, or contains no mapping.
     """
     return parse_yaml(read_text(path, most=MOST_YAML_BYTES), name=str(path))
 
 
 def parse_yaml(text: str, *, name: str) -> dict[str, object]:
-    """The mapping that ``text`` holds; ``name`` is the file's name, for messages.
+    """The mapping in the YAML ``text``. ``name`` is the file's name, for messages.
 
     Raises:
         SpecError: ``text`` is broken YAML or not a mapping.
@@ -108,7 +108,7 @@ def parse_yaml(text: str, *, name: str) -> dict[str, object]:
         problem = " ".join((getattr(error, "problem", None) or str(error)).split())
         raise SpecError(f"broken YAML{where}: {problem:.200}", file=name) from None
     except RecursionError:
-        raise SpecError("broken YAML: nested too deep", file=name) from None
+        raise SpecError("broken YAML: nested too deeply", file=name) from None
     except ValueError as error:  # such as a date with month 13
         raise SpecError(f"broken YAML: {error}", file=name) from None
     if not isinstance(data, dict):
@@ -118,7 +118,7 @@ def parse_yaml(text: str, *, name: str) -> dict[str, object]:
 
 
 class _UniqueConstructor(yaml.constructor.SafeConstructor):
-    """Builds only plain values, and rejects duplicate fields."""
+    """YAML constructor that builds only plain values and rejects duplicate fields."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
         seen: set[object] = set()
@@ -139,7 +139,7 @@ class _UniqueConstructor(yaml.constructor.SafeConstructor):
 
 
 class _Loader(_UniqueConstructor, yaml.SafeLoader):
-    """Slower loader in pure Python; on text that is nested too deep it raises an error."""
+    """Slower YAML loader in pure Python. It raises an error for text that is nested too deeply."""
 
 
 if typing.TYPE_CHECKING:
@@ -149,7 +149,7 @@ else:
 
 
 class _FastLoader(_UniqueConstructor, _CLoader):
-    """Faster loader with libyaml, if PyYAML has it; text that is nested too deep can crash it."""
+    """Faster YAML loader, with libyaml if PyYAML has it. Text that is nested too deeply can crash it."""
 
 
 def _exponent(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | float:
@@ -160,25 +160,25 @@ def _exponent(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | float:
 
 
 def _integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    """Reads a whole number in YAML that fits in a float."""
+    """Reads a whole number in YAML; it must not be too large for a float."""
     _check_digits(node.value)
     return loader.construct_yaml_int(node)
 
 
 def _whole(digits: str) -> int:
-    """Reads a whole number in JSON that fits in a float."""
+    """Reads a whole number in JSON; it must not be too large for a float."""
     _check_digits(digits)
     return int(digits)
 
 
 def _check_digits(text: str) -> None:
-    """Checks the number of digits of a whole number.
+    """Checks that a whole number does not have too many digits.
 
     Raises:
         ValueError: The number has too many digits for a float.
     """
     if len(text) > MOST_DIGITS:
-        raise ValueError(f"a number of {len(text.lstrip('+-')):,} digits")
+        raise ValueError(f"a number of {len(text.lstrip('+-')):,} digits is too large")
 
 
 for _each in (_Loader, _FastLoader):
@@ -190,17 +190,20 @@ for _each in (_Loader, _FastLoader):
 
 
 def _loader(text: str) -> type[yaml.SafeLoader]:
-    """The fast loader, if the text cannot nest deeply (each level needs a bracket or a space of indent)."""
+    """The fast loader if ``text`` cannot be nested too deeply for it, else the slow one.
+
+    Each level of nesting needs a bracket, a dash, a question mark or more indentation, so these are counted.
+    """
     openings = sum(text.count(sign) for sign in "[{-?")
     indent = max((len(line) - len(line.lstrip(" ")) for line in text.splitlines()), default=0)
     return _FastLoader if openings + indent <= 600 else _Loader
 
 
 def write_atomic(path: str | Path, content: str | bytes) -> None:
-    """Writes ``content`` atomically: readers see the old or the new file, never a part, even if the process is killed.
+    """Writes ``content`` atomically: even after a kill, readers see either the old file or the complete new file.
 
-    If the path is a symbolic link, its target is written. Missing folders are created, because this function is for
-    files in chipwise's own folders; for files named by the user, use :func:`write_output`.
+    If the path is a symbolic link, the link's target is written. Missing folders are created, because this function is
+    for files in chipwise's own folders; for files named by the user, use :func:`write_output`.
 
     Raises:
         DiskFull: No space is left.
@@ -208,9 +211,7 @@ def write_atomic(path: str | Path, content: str | bytes) -> None:
     """
     with storage(path):
         target = Path(os.path.realpath(path))
-        if target.exists() and not target.is_file():
-            kind = "a folder" if target.is_dir() else "a pipe or device"
-            raise OutputError(f"{path}: this is {kind}, not a file; give another path")
+        _require_file(target, path)
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -236,11 +237,11 @@ def write_output(path: str | Path, content: str | bytes) -> None:
 
 
 def publish(made: Path, path: str | Path) -> None:
-    """Moves a finished file to ``path``, where readers see the old or the new file, never a part.
+    """Moves a finished file to ``path`` atomically: readers see either the old file or the complete new file.
 
     Raises:
-        DiskFull: No space is left, where the two are on different disks.
-        OutputError: The system refuses.
+        DiskFull: ``path`` is on another disk, and no space is left there.
+        OutputError: The system refuses to move the file.
     """
     with storage(path):
         target = Path(os.path.realpath(path))
@@ -253,9 +254,9 @@ def publish(made: Path, path: str | Path) -> None:
 
 
 def reserve(path: Path) -> None:
-    """Takes the disk space of a file to whose pages arrays are written: there, a full disk would end the process.
+    """Reserves disk space for a memory-mapped file, because writing to it on a full disk would end the process.
 
-    Where the system has no call for it, nothing is reserved.
+    On systems without a call for this, nothing is reserved.
 
     Raises:
         OSError: The disk is full.
@@ -280,13 +281,18 @@ def check_output(path: str | Path, *, source: str | Path | None = None) -> None:
     with storage(path):
         if not target.parent.is_dir():
             raise OutputError(f"{path}: there is no folder {target.parent}; create it first")
-        if target.exists() and not target.is_file():
-            kind = "a folder" if target.is_dir() else "a pipe or device"
-            raise OutputError(f"{path}: this is {kind}, not a file; give another path")
+        _require_file(target, path)
         if not os.access(target if target.exists() else target.parent, os.W_OK):
             raise OutputError(f"{path}: cannot be written (Permission denied); choose another place")
         if source is not None and target.exists() and Path(source).exists() and target.samefile(source):
-            raise InputError(f"{path}: this is the input file; give another one for the result")
+            raise InputError(f"{path}: this is the input file; give another file for the result")
+
+
+def _require_file(target: Path, path: str | Path) -> None:
+    """Raises OutputError if ``target`` exists but is not a file. ``path`` is the name that the user gave it."""
+    if target.exists() and not target.is_file():
+        kind = "a folder" if target.is_dir() else "a pipe or device"
+        raise OutputError(f"{path}: this is {kind}, not a file; give another path")
 
 
 _REFUSED = (
@@ -299,19 +305,19 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _is_full(error: OSError) -> bool:
-    """Whether no space is left; NumPy states how much it could write, and no error number."""
+    """Whether the error means a full disk. NumPy's error has no ``errno``; its message says how much was written."""
     short = error.errno is None and re.search(r"\d+ requested and \d+ written", str(error))
     return error.errno in _FULL or bool(short)
 
 
 class storage:  # noqa: N801  (reads as a sentence: with storage(path): …)
-    """Context manager that turns disk errors into OutputError or DiskFull, which name ``path`` and what to do."""
+    """Context manager that turns disk errors into OutputError or DiskFull, which name ``path`` and say what to do."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = path
 
     def __enter__(self) -> None:
-        """Enters the context; nothing is prepared."""
+        """Enters the context; there is nothing to prepare."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not isinstance(error, OSError):
@@ -324,7 +330,7 @@ class storage:  # noqa: N801  (reads as a sentence: with storage(path): …)
 
 @contextlib.contextmanager
 def resumable() -> Iterator[None]:
-    """Adds advice on ``--resume`` to the message of a full disk, for commands with that option."""
+    """Context manager for commands with ``--resume``: on a full disk, the error's message mentions that option."""
     try:
         yield
     except DiskFull as error:
@@ -359,10 +365,10 @@ def read_json(path: str | Path) -> object:
 
 
 def read_mapping(path: str | Path) -> dict[str, object]:
-    """The mapping of fields that the JSON file holds.
+    """The mapping of fields in a JSON file.
 
     Raises:
-        SpecError: The file cannot be read, is not JSON, or holds no mapping.
+        SpecError: The file cannot be read, is not JSON, or contains no mapping.
     """
     found = read_json(path)
     if not isinstance(found, dict):
@@ -371,7 +377,7 @@ def read_mapping(path: str | Path) -> dict[str, object]:
 
 
 def parse_json(text: str, *, name: str) -> object:
-    """Parses JSON; ``name`` is the file's name, for messages.
+    """Parses the JSON ``text``. ``name`` is the file's name, for messages.
 
     Raises:
         SpecError: The text is not JSON.
@@ -379,23 +385,23 @@ def parse_json(text: str, *, name: str) -> object:
     try:
         return json.loads(text, parse_int=_whole)
     except RecursionError:
-        raise SpecError("not valid JSON: nested too deep", file=name) from None
+        raise SpecError("not valid JSON: nested too deeply", file=name) from None
     except ValueError as error:  # broken JSON, or a number with hundreds of digits
         raise SpecError(f"not valid JSON: {error}", file=name) from None
 
 
 def write_json(path: str | Path, value: object) -> None:
-    """Writes ``value`` as indented JSON, atomically. NaN and infinity are rejected, because JSON has neither."""
+    """Writes ``value`` as indented JSON, atomically. It rejects NaN and infinity, which do not exist in JSON."""
     write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def write_yaml(path: str | Path, value: object) -> None:
-    """Writes plain ``value`` as YAML that :func:`read_yaml` reads back, atomically."""
+    """Writes the plain data ``value`` atomically, as YAML that :func:`read_yaml` can read."""
     write_atomic(path, yaml.dump(value, Dumper=_Dumper, sort_keys=False))
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML dumper that quotes text which the loaders would read as a number."""
+    """YAML dumper that puts quotes around text that the loaders would read as a number."""
 
 
 _Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers

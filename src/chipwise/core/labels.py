@@ -1,4 +1,4 @@
-"""Checks that names from other machines' files are short and contain no terminal control characters."""
+"""Checks that names in files from other machines are short and contain no control characters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MOST_CHARACTERS = 200
 
 
 def require_label(value: str, field: str, *, empty: bool = False) -> None:
-    """Checks a name that is stored and shown.
+    """Checks a name that chipwise will store and display.
 
     Raises:
         SpecError: The name is empty (unless that is allowed), too long, or contains control characters.
@@ -16,6 +16,6 @@ def require_label(value: str, field: str, *, empty: bool = False) -> None:
     if not value.strip() and not empty:
         raise SpecError("is empty", field=field)
     if len(value) > MOST_CHARACTERS:
-        raise SpecError(f"has {len(value):,} characters; at most {MOST_CHARACTERS} name something", field=field)
+        raise SpecError(f"has {len(value):,} characters; a name may have at most {MOST_CHARACTERS}", field=field)
     if printable(value) != value or "\n" in value:
         raise SpecError(f"{short(value)} contains characters that cannot be printed", field=field)

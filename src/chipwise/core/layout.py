@@ -1,7 +1,7 @@
-"""Lays out tables and paragraphs as plain text of a given width; quantities never break between number and unit.
+"""Lays out tables and paragraphs as plain text of a given width. Lines never break between a number and its unit.
 
-If a table is too wide, it first wraps columns of prose, then omits the least important columns (and says which), then
-wraps prose more narrowly, then wraps the first column. Text is never truncated.
+A table that is too wide is shrunk in this order: wrap columns of prose, omit the least important columns (and say
+which), wrap prose more narrowly, wrap the first column. Text is never truncated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _KEPT = "\N{NO-BREAK SPACE}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column. ``prose`` may wrap at words; columns with ``drop`` above 0 may be omitted, highest ``drop`` first."""
+    """One column.
+
+    A ``prose`` column may wrap between words. Columns with ``drop`` above 0 may be omitted, the highest ``drop`` first.
+    """
 
     head: str = ""
     right: bool = False
@@ -29,9 +32,18 @@ class Column:
     drop: int = 0
 
 
+def numeric(*heads: str | tuple[str, int]) -> list[Column]:
+    """Right-aligned columns, one for each heading. A heading is a text, or a pair (text, ``drop``)."""
+    pairs = ((head, 0) if isinstance(head, str) else head for head in heads)
+    return [Column(head=head, right=True, drop=drop) for head, drop in pairs]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of cells; a row that is a string is a heading inside the table. Cells may have several lines."""
+    """A table.
+
+    A row is a list of cells, or a string, which becomes a heading inside the table. Cells may have several lines.
+    """
 
     columns: Sequence[Column]
     rows: list[Sequence[str] | str] = field(default_factory=list)
@@ -66,7 +78,7 @@ class Table:
             yield from ((line, False) for line in paragraph(caption, width))
 
     def _fit(self, width: int) -> tuple[list[int], list[int]]:
-        """The columns to show and the width of each."""
+        """The columns to show, and the width of each column."""
         natural = [self._natural(i) for i in range(len(self.columns))]
         shown = [i for i, size in enumerate(natural) if size]
         least = [min(size, NARROWEST) if self.columns[i].prose else size for i, size in enumerate(natural)]
@@ -119,7 +131,7 @@ def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """``text`` in lines of at most ``width``, broken between words, or at the separators of long names."""
+    """Splits ``text`` into lines of at most ``width`` characters, between words or at separators in long names."""
     if len(text) <= width:
         return [text]
     lines = [line for word_line in paragraph(text, width) for line in _split(word_line, width)]
@@ -142,9 +154,10 @@ def _split(text: str, width: int) -> Iterator[str]:
 
 
 def paragraph(text: str, width: int, *, indent: int = 0, hang: int = 0) -> list[str]:
-    """Wraps ``text`` to ``width``: the first line is indented by ``indent``, the others by ``hang`` more.
+    """Wraps ``text`` to ``width`` characters.
 
-    Lines never break between a number and its unit, or inside a word.
+    The first line is indented by ``indent`` spaces, all other lines by ``indent + hang``. Lines never break between a
+    number and its unit, or inside a word.
     """
     kept = _QUANTITY.sub(_KEPT, text)
     lines = textwrap.wrap(

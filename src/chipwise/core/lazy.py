@@ -1,4 +1,4 @@
-"""Loads names of a module on first use, so that importing the module is quick."""
+"""Loads a module's public names on first use, so that importing the module is quick."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 
 def on_first_use(module: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of ``module``, which exports the names it imports under ``if TYPE_CHECKING``.
+    """Makes ``__getattr__`` and ``__dir__`` for a module that exports what it imports under ``if TYPE_CHECKING``.
 
     Args:
         module: The module's name.
-        file: The module's source file. Its imports for type checkers are also the names to load, so no name is listed
-            twice.
+        file: The module's source file. Its imports under ``if TYPE_CHECKING`` define the names to load, so that no name
+            has to be listed twice.
     """
     home_of = dict(_imported_for_types(file))
 
@@ -34,7 +34,7 @@ def on_first_use(module: str, file: str) -> tuple[Callable[[str], object], Calla
 
 
 def _imported_for_types(file: str) -> Iterator[tuple[str, str]]:
-    """Each name under ``if TYPE_CHECKING``, and the module or package where it is."""
+    """For each name imported under ``if TYPE_CHECKING``: the module or package that defines it."""
     for block in ast.parse(Path(file).read_text(encoding="utf-8")).body:
         if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING":
             for line in block.body:

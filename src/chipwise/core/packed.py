@@ -1,4 +1,4 @@
-"""Reads compressed files after checking the unpacked size that they declare, as a guard against decompression bombs."""
+"""Reads compressed files. First checks the unpacked size that a file declares, to reject decompression bombs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from chipwise.core.files import read_bytes
 from chipwise.errors import SpecError
 
 MOST_UNPACKED_BYTES = 2**31
-MOST_TIMES, SMALL_BYTES = 200, 2**26  # largest expansion factor of files above this size; images reach at most 20
+MOST_TIMES, SMALL_BYTES = 200, 2**26  # largest expansion factor beyond this unpacked size; images reach at most 20
 
 
 def check_unpacked(unpacked: int, packed: int, *, file: str | Path) -> None:
     """Checks the unpacked size that a compressed file declares.
 
     Raises:
-        SpecError: The file unpacks to too many bytes, or to implausibly many times its own size.
+        SpecError: The unpacked size is too large, or implausibly many times the file's size.
     """
     if unpacked > MOST_UNPACKED_BYTES:
         most = MOST_UNPACKED_BYTES / 2**30
@@ -35,7 +35,9 @@ def check_unpacked(unpacked: int, packed: int, *, file: str | Path) -> None:
 
 
 def read_npz(path: Path, names: Sequence[str], *, optional: Sequence[str] = ()) -> dict[str, AnyArray]:
-    """The arrays ``names`` of an ``.npz`` file, and those in ``optional`` that it contains. Nothing is unpickled.
+    """Reads arrays from an ``.npz`` file: all of ``names``, and those of ``optional`` that it contains.
+
+    Nothing is unpickled.
 
     Raises:
         SpecError: The file cannot be read, is not an ``.npz``, lacks an array, or unpacks to too many bytes.

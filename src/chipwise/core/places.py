@@ -1,4 +1,4 @@
-"""Folders for data that outlives a run."""
+"""Folders for files that are kept between runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def data_folder() -> Path:
 def cache_folder() -> Path:
     """Absolute path of the folder ``CHIPWISE_CACHE``, or ``chipwise`` in the user's cache folder.
 
-    It holds only what can be fetched again.
+    It contains only files that can be fetched or made again.
     """
     cache = os.environ.get("CHIPWISE_CACHE")
     if cache:

@@ -1,4 +1,4 @@
-"""Runs Python code that the user named: files such as a metric or a module of networks, and names in packages."""
+"""Runs Python code that the user named: a file (such as a metric or a network), or an object in a package."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from types import ModuleType
 from chipwise.errors import InputError, UnknownName, short
 
 NAMED = re.compile(r"((?:[^\W\d]\w*\.)*[^\W\d]\w*|.+\.py):((?:[^\W\d]\w*\.)*[^\W\d]\w*)")
-MOST_CHARACTERS = 300  # of the message of an exception
+MOST_CHARACTERS = 300  # number of characters of an exception's message that are shown
 
 
 def run_file(path: Path) -> ModuleType | None:
-    """The module that the file defines; None if there is no such Python file. Its exceptions are passed on."""
+    """Runs a Python file and returns its module; None if there is no such file. Passes on the code's exceptions."""
     spec = importlib.util.spec_from_file_location(path.stem, path) if path.is_file() else None
     if spec is None or spec.loader is None:
         return None
-    _look_in(path.resolve().parent)  # for the modules next to it
+    _look_in(path.resolve().parent)  # so that the file can import modules next to it
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)  # data classes look for their module
     spec.loader.exec_module(module)
@@ -32,7 +32,7 @@ def run_file(path: Path) -> ModuleType | None:
 
 
 def is_name(text: str) -> bool:
-    """Whether ``text`` is the name of an object: ``package.module:name`` or ``file.py:name``.
+    """Whether ``text`` is the name of a Python object: ``package.module:name`` or ``file.py:name``.
 
     >>> is_name("torchvision.models:resnet18"), is_name("nets.py:build"), is_name("gpt2"), is_name("llama3:8b")
     (True, True, False, False)
@@ -41,7 +41,7 @@ def is_name(text: str) -> bool:
 
 
 def named_object(name: str) -> object:
-    """The object ``package.module:name`` or ``file.py:name``. Imports the module, or runs the file.
+    """The object that ``package.module:name`` or ``file.py:name`` names. Imports the module, or runs the file.
 
     Packages are also looked for in the current folder.
 
@@ -50,7 +50,7 @@ def named_object(name: str) -> object:
     """
     match = NAMED.fullmatch(name)
     if match is None:
-        raise InputError(f"{short(name)} names no object; write it like package.module:name or file.py:name")
+        raise InputError(f"{short(name)} must be the name of an object, like package.module:name or file.py:name")
     place, inside = match.groups()
     if place.endswith(".py"):
         with users_code(Path(place).name):
@@ -78,10 +78,11 @@ def named_object(name: str) -> object:
 
 @contextlib.contextmanager
 def users_code(name: str) -> Iterator[None]:
-    """Turns an exception of a user's code into one line, with the last line of that code where it tells.
+    """Context manager that turns an exception in a user's code into a one-line error.
 
     Args:
-        name: What is run; a file's name is followed by the line.
+        name: What is run, for the message. If ``name`` is the name of the code's file, the message also states the line
+            that failed.
 
     Raises:
         InputError: The code failed.

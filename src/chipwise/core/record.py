@@ -1,4 +1,4 @@
-"""Typed access to plain data of a file; errors name the file and the path of the field."""
+"""Typed access to plain data from a file. Errors name the file and the field's path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REQUIRED = object()
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A mapping read from JSON or YAML. Iterating yields its names; ``data`` is the mapping itself.
+    """A mapping read from JSON or YAML. Iterating yields the field names; ``data`` is the mapping itself.
 
     >>> kit = Record.of({"name": "a", "batches": [1, 8], "host": {"cores": 4}}, file="kit.json")
     >>> kit.get("name", str), kit.sequence("batches", int), kit.record("host").get("cores", int)
@@ -31,7 +31,7 @@ class Record:
 
     @classmethod
     def of(cls, data: object, *, file: str | None = None, field: str = "") -> Record:
-        """``data`` as a record.
+        """Makes a record from the mapping ``data``.
 
         Raises:
             SpecError: The value is not a mapping.
@@ -45,7 +45,7 @@ class Record:
         """The mapping in a JSON or YAML file.
 
         Raises:
-            SpecError: The file cannot be read, is broken, or holds no mapping.
+            SpecError: The file cannot be read, is broken, or contains no mapping.
         """
         return cls.of(read_yaml(path) if Path(path).suffix in (".yaml", ".yml") else read_json(path), file=str(path))
 
@@ -60,10 +60,10 @@ class Record:
     @overload
     def get(self, name: str, kind: type[T], default: D) -> T | D: ...
     def get(self, name: str, kind: type[T], default: object = _REQUIRED) -> object:
-        """The field as ``kind``; ``default``, if given, replaces a missing or null field.
+        """The field as a ``kind``. If the field is missing or null, ``default`` (if given) is returned.
 
         Raises:
-            SpecError: The field is missing without a default, or has another type.
+            SpecError: The field is missing and there is no default, or it has another type.
         """
         value = self.data.get(name)
         if value is None and default is not _REQUIRED:
@@ -76,7 +76,7 @@ class Record:
             raise error.inside(file=self.file) from None
 
     def sequence(self, name: str, kind: type[T]) -> list[T]:
-        """The field as a list of ``kind``; empty if it is missing or null.
+        """The field as a list of ``kind`` values; empty if it is missing or null.
 
         Raises:
             SpecError: The field is not a list, or an item has another type.

@@ -16,12 +16,12 @@ Row = Mapping[str, object]
 
 
 class Result:
-    """Mixin of results. A class defines ``headline`` and ``rows``; the rest follows."""
+    """Mixin for result classes. A class defines ``headline`` and ``rows``; all other methods use these two."""
 
     __slots__ = ()
 
     def headline(self) -> str:
-        """One line of text about the result."""
+        """The result in one line of text."""
         raise NotImplementedError
 
     def rows(self) -> Sequence[Row]:
@@ -51,7 +51,7 @@ T = TypeVar("T", bound=Result)
 
 
 class ResultTable(Sequence[T], Generic[T]):
-    """A short, fixed list of results of one kind, shown as a table.
+    """An immutable list of results of one kind, which is displayed as a table.
 
     >>> import chipwise
     >>> chipwise.runtimes()[0].name
@@ -75,11 +75,11 @@ class ResultTable(Sequence[T], Generic[T]):
         return self._items[index]
 
     def rows(self) -> list[Row]:
-        """The rows of all items."""
+        """The rows of all results in the list."""
         return [row for item in self._items for row in item.rows()]
 
     def to_dict(self) -> list[dict[str, Any]]:
-        """The items as plain values that JSON can store."""
+        """All results as plain values that JSON can store."""
         return [item.to_dict() for item in self._items]
 
     def to_pandas(self) -> pandas.DataFrame:

@@ -1,4 +1,4 @@
-"""Distinct rows of integers, fast enough for hundreds of thousands of candidates."""
+"""Finds distinct rows of integers, fast enough for hundreds of thousands of candidates."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ Rows = NDArray[np.int64]
 
 
 def distinct_rows(rows: Rows) -> tuple[Rows, NDArray[np.int64]]:
-    """Returns each row once, in lexicographic order, and the index of its first occurrence.
+    """Returns the distinct rows in lexicographic order, and the index of the first occurrence of each.
 
-    Equals ``np.unique(rows, axis=0, return_index=True)``. Small numbers are packed into 64-bit words, which sort about
-    ten times as fast as whole rows.
+    Equals ``np.unique(rows, axis=0, return_index=True)``. Small numbers are packed into 64-bit words, which can be
+    sorted about ten times as fast as whole rows.
 
     Args:
         rows: Non-negative whole numbers, (n, columns).
@@ -27,13 +27,16 @@ def distinct_rows(rows: Rows) -> tuple[Rows, NDArray[np.int64]]:
 
 
 def new_rows(rows: Rows, known: Rows) -> Rows:
-    """The rows that are not among ``known``, each once, in lexicographic order."""
+    """The distinct rows that are not among ``known``, in lexicographic order."""
     both, first = distinct_rows(np.vstack([known, rows]))
     return both[first >= len(known)]
 
 
 def _packed(rows: Rows) -> list[NDArray[np.uint64]]:
-    """The columns packed into words, most significant first, so that words sort in the order of the rows."""
+    """Packs each row into one or more 64-bit words, which sort in the same order as the rows.
+
+    Earlier columns are in more significant bits.
+    """
     bits = [int(most).bit_length() for most in rows.max(axis=0, initial=0)]
     words: list[NDArray[np.uint64]] = []
     free = 0

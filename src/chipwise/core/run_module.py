@@ -1,6 +1,6 @@
 """Runs a module of chipwise in a Python environment that lacks chipwise: ``python -I run_module.py MODULE``.
 
-Only chipwise itself is found through this file's place, so no other package of its environment mixes with those there.
+chipwise is imported from the folder of this file, all other packages from that environment.
 """
 
 import runpy

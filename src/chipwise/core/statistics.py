@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.arrays import Float64Array
-from chipwise.errors import MissingExtra
+from chipwise.core.extras import optional_imports
 
 Z90 = 1.645  # half-width of a normal 90 % interval, in standard deviations
-Z95 = NormalDist().inv_cdf(0.975)  # the same for 95 %
+Z95 = NormalDist().inv_cdf(0.975)  # half-width of a normal 95 % interval, in standard deviations
 
 LEAST_SHARE = 0.1  # least share of the samples in the smaller group
 LEAST_RATIO = 1.15  # least ratio of the two groups' medians
@@ -33,17 +34,16 @@ def normal_cdf(z: npt.ArrayLike) -> Float64Array:
     Raises:
         MissingExtra: scipy is not installed.
     """
-    try:
+    with optional_imports():
         from scipy.special import ndtr
-    except ModuleNotFoundError:
-        raise MissingExtra("scipy", "search") from None
     return np.asarray(ndtr(np.asarray(z, np.float64)))
 
 
 def nnls(matrix: npt.ArrayLike, target: npt.ArrayLike) -> Float64Array:
-    """The x ≥ 0 that minimises ‖matrix @ x − target‖, (columns,). Columns may differ by orders of magnitude.
+    """Non-negative least squares: the x ≥ 0, (columns,), that minimises ‖matrix @ x − target‖.
 
-    With one or two columns, all active sets are tried; more columns need scipy.
+    Columns may differ by orders of magnitude. With one or two columns, all active sets are tried; more columns need
+    scipy.
 
     Raises:
         MissingExtra: scipy is not installed.
@@ -56,16 +56,14 @@ def nnls(matrix: npt.ArrayLike, target: npt.ArrayLike) -> Float64Array:
     scale[scale == 0] = 1.0
     if columns.shape[1] <= 2:
         return np.asarray(_nnls_of_few(columns / scale, wanted) / scale)
-    try:
+    with optional_imports():
         from scipy import optimize
-    except ModuleNotFoundError:
-        raise MissingExtra("scipy", "search") from None
     solution, _ = optimize.nnls(columns / scale, wanted, maxiter=100 * columns.shape[1])
     return np.asarray(solution / scale)
 
 
 def _nnls_of_few(columns: Float64Array, target: Float64Array) -> Float64Array:
-    """The best non-negative solution that uses all columns, one, or none."""
+    """The best non-negative solution: it uses all columns, only one column, or no column."""
     count = columns.shape[1]
     best, least = np.zeros(count), float(target @ target)
     for chosen in (chosen for size in range(1, count + 1) for chosen in combinations(range(count), size)):
@@ -92,13 +90,13 @@ def kendall_tau(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
 def weighted_kendall_taus(
     first: npt.ArrayLike, second: npt.ArrayLike, weights: Float64Array, *, pairs: npt.NDArray[np.bool_] | None = None
 ) -> Float64Array:
-    """Tau-b for several weightings of the same rows, such as bootstrap weights, (draws,); NaN if undefined.
+    """Kendall's tau-b of two columns for each weighting of the rows (bootstrap draw), (draws,); NaN if undefined.
 
     Args:
         first: One value per row, (n,).
         second: One value per row, (n,).
-        weights: How often each row counts, (draws, n).
-        pairs: Symmetric mask of the pairs of rows that count, (n, n). Default: all.
+        weights: The weight of each row in each draw, (draws, n).
+        pairs: Symmetric mask of the pairs of rows to compare, (n, n). Default: all.
     """
     x, y = np.asarray(first, np.float64), np.asarray(second, np.float64)
     a, b = np.sign(x[:, None] - x), np.sign(y[:, None] - y)
@@ -110,7 +108,10 @@ def weighted_kendall_taus(
 
 
 def weighted_quantile(values: npt.ArrayLike, weights: npt.ArrayLike, share: float) -> float:
-    """The smallest value such that values up to it hold at least ``share`` of the weight; else the largest value."""
+    """The smallest value such that values up to it have at least ``share`` of the total weight.
+
+    If ``share`` is above 1, the largest value.
+    """
     ordered = np.asarray(values, np.float64)
     order = np.argsort(ordered)
     reached = np.cumsum(np.asarray(weights, np.float64)[order])
@@ -119,11 +120,14 @@ def weighted_quantile(values: npt.ArrayLike, weights: npt.ArrayLike, share: floa
 
 
 def conformal_half_width(misses: npt.ArrayLike, share: float = 0.9, *, groups: npt.ArrayLike | None = None) -> float:
-    """Split-conformal half-width: the smallest that covers ``share`` of the true values, with one future value counted.
+    """Split-conformal half-width: the smallest half-width whose intervals cover ``share`` of the true values.
+
+    As usual in split conformal prediction, ``share`` is multiplied by (n + 1) / n to allow for the unseen value. This
+    makes the half-width slightly larger.
 
     Args:
-        misses: True value minus prediction, in the unit of the half width (often logarithms), (n,).
-        share: Share of true values to cover.
+        misses: True value minus prediction, (n,), in the unit of the half-width (often logarithms).
+        share: Share of the true values that intervals should cover.
         groups: The group of each miss; all groups have the same total weight, however many misses they have.
 
     References:
@@ -136,7 +140,7 @@ def conformal_half_width(misses: npt.ArrayLike, share: float = 0.9, *, groups: n
 
 
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
-    """The 95 % confidence interval of a probability, from ``successes`` of ``trials``.
+    """The 95 % confidence interval of a probability, given ``successes`` in ``trials`` trials.
 
     References:
         Wilson 1927, J. Am. Stat. Assoc. 22:209.
@@ -149,23 +153,21 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
     )  # rounding must not exclude the share itself
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PercentileInterval:
-    """A percentile with its confidence interval; an end is None if the samples do not bound it."""
+class PercentileInterval(NamedTuple):
+    """A percentile with its confidence interval. A bound is None if there are too few samples for it."""
 
     value: float
     low: float | None
     high: float | None
-    confidence: float
 
 
 def percentile_interval(samples: Sequence[float], share: float, *, confidence: float = 0.95) -> PercentileInterval:
     """The ``share`` percentile with a distribution-free interval between two order statistics.
 
-    The true percentile lies above the k-th smallest of n samples with the probability that at least k of them fall
-    below it, which is binomial. Each end may be wrong with probability (1 - ``confidence``) / 2. If even the extreme
-    sample is wrong more often, that end is open: at 95 % confidence, 200 samples do not bound a P99 from above, but 368
-    do.
+    The number of samples below the true percentile is binomial; if it is at least k, the percentile lies above the k-th
+    smallest sample. Each bound may be wrong with probability (1 - ``confidence``) / 2. The lower bound is
+    None if even the smallest sample would be wrong more often; the upper bound is None if even the largest sample would
+    be. At 95 % confidence, 200 samples do not bound a P99 from above, but 368 do.
 
     Raises:
         ValueError: There are no samples.
@@ -185,12 +187,11 @@ def percentile_interval(samples: Sequence[float], share: float, *, confidence: f
         value=float(np.quantile(ordered, share)),
         low=float(ordered[lows[-1]]) if len(lows) else None,
         high=float(ordered[highs[0]]) if len(highs) else None,
-        confidence=confidence,
     )
 
 
 def _binomial_cdf(count: int, share: float) -> Float64Array:
-    """P(X ≤ j) for j = 0 … count, X binomial."""
+    """P(X ≤ j) for j = 0 … count, where X is binomial with ``count`` trials of probability ``share``."""
     steps = np.arange(1, count + 1)
     log_choose = np.concatenate([[0.0], np.cumsum(np.log(count - steps + 1) - np.log(steps))])
     j = np.arange(count + 1)
@@ -201,14 +202,14 @@ def _binomial_cdf(count: int, share: float) -> Float64Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoSpeeds:
-    """Medians of two groups of samples."""
+    """The medians of a fast and of a slow group of samples."""
 
     fast: float
     slow: float
 
     @property
     def ratio(self) -> float:
-        """Slow median divided by fast median."""
+        """The slow group's median divided by the fast group's."""
         return self.slow / self.fast
 
 
@@ -216,11 +217,12 @@ OWN_SHARE, OWN_BAND = 0.05, 1.15
 
 
 def own_speed(seconds: Sequence[float]) -> float:
-    """Typical time on an undisturbed machine: the median of the fastest ``seconds``.
+    """Typical time on an undisturbed machine: the median of the shortest times in ``seconds``.
 
-    The fastest are those up to 15 % above the 5th percentile. On an undisturbed machine, this is nearly the median of
-    all. If other programs slow the machine by half for parts of a second, the median of the same work changes by 20 %
-    from minute to minute, but this value only by 2 %, if at least one sample in twenty was undisturbed.
+    The shortest times are those up to 15 % above the 5th percentile. On an undisturbed machine, the result is nearly
+    the median of all times. If other programs halve the machine's speed for parts of a second, the median time of the
+    same work changes by 20 % from minute to minute. The result of this function then changes by only 2 %, provided that
+    at least 5 % of the times were undisturbed.
     """
     found = np.asarray(seconds, np.float64)
     least = float(np.quantile(found, OWN_SHARE))
@@ -231,8 +233,8 @@ def two_speeds(samples: Sequence[float]) -> TwoSpeeds | None:
     """Splits positive ``samples`` into a fast and a slow group; None if they form one group.
 
     The cut maximises the variance between the groups (Otsu), in logarithms. It is accepted if both groups have at least
-    a tenth of the samples, their medians differ by at least 15 %, and they are separated (Ashman's D) by more than the
-    halves of a normal or a uniform distribution would be.
+    10 % of the samples, their medians differ by at least 15 %, and their separation (Ashman's D) is larger than that
+    of the two halves of a normal or a uniform distribution.
 
     References:
         Otsu 1979, A threshold selection method from gray-level histograms; Ashman et al. 1994, Detecting bimodality

@@ -1,4 +1,4 @@
-"""Values that files store in another form: one class for the program, and a flat record class for files."""
+"""Objects that have two forms: the class that the program uses, and a flat record that is written to files."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import ClassVar, Self
 
 
 class Stored:
-    """A dataclass that is written to files as another dataclass, ``STORED``, and read back from it.
+    """Base for dataclasses that files store as another dataclass, ``STORED``, which can be converted back.
 
-    Its digest is that of the record, so files and digests stay the same when the class changes.
+    The digest is that of the record, so files and digests stay the same if the program's class changes.
     """
 
     __slots__ = ()
@@ -20,7 +20,7 @@ class Stored:
 
     @classmethod
     def of_stored(cls, record: object) -> Self:
-        """The value that ``record`` describes.
+        """The value that a record describes.
 
         Raises:
             SpecError: The record describes no valid value; the error names the record's field.

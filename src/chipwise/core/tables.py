@@ -1,6 +1,7 @@
-"""Tables of names, ``name -> "module:attribute"``, which are loaded on use and extended by entry points.
+"""Tables of named objects, ``name -> "module:attribute"``. Objects are loaded on use; entry points can add rows.
 
-Nothing registers itself on import: a table is a plain mapping in the code; other packages add rows by entry points.
+Nothing registers itself on import: a table is a plain mapping in the code, to which other packages can add rows
+through entry points.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from chipwise.errors import UnknownName
 
 
 class Table:
-    """Names of one kind, each with the object to load.
+    """A table of objects of one kind, by name.
 
     Args:
-        kind: What the names denote, for messages (``runtime``, ``strategy``).
-        group: Entry-point group by which other packages add rows.
+        kind: The kind of object, for messages (``runtime``, ``strategy``).
+        group: The entry-point group in which other packages add rows.
         rows: The built-in rows, ``name -> "module:attribute"``.
         hidden: Rows that can be loaded but are not listed, such as test doubles.
     """
@@ -33,7 +34,7 @@ class Table:
         return name in self._hidden or name in self.names()
 
     def names(self) -> list[str]:
-        """All names, built-in ones first."""
+        """All names; built-in names come first."""
         from importlib.metadata import entry_points  # slow to load, and rarely needed
 
         return [*self._rows, *(e.name for e in entry_points(group=self.group) if e.name not in self._rows)]

@@ -1,8 +1,8 @@
 """Splits informal names into words, so that ``llama3.1:8b`` and ``Llama-3.1-8B`` have the same words.
 
 A word is a run of letters (``coder``), a number (``3.1``), a letter with its number (``r1``, ``v0.3``), a size (``8b``,
-``8x7b``, ``a3b``, ``e4b``) or a memory (``64gb``). Names are compared as multisets of words, so that order, case and
-punctuation do not matter and no typed word is ignored silently.
+``8x7b``, ``a3b``, ``e4b``) or a memory size (``64gb``). Names are compared as multisets of words, so order, case and
+punctuation do not matter, but no typed word is silently ignored.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def words_of(text: str) -> tuple[str, ...]:
 
 
 def left_of(words: Iterable[str], taken: Iterable[str]) -> list[str]:
-    """``words`` without the words in ``taken``, each removed as often as it occurs there."""
+    """``words`` without the words in ``taken``. A word is removed as often as it occurs in ``taken``."""
     return sorted((Counter(words) - Counter(taken)).elements())
 
 
 def memory_bytes(word: str) -> tuple[float, float] | None:
-    """Bytes for a word such as ``64gb``, in powers of ten and of two; None for any other word."""
+    """The two sizes in bytes that ``64gb`` may mean: 64 · 10⁹ and 64 · 2³⁰. None for other words."""
     if re.fullmatch(_MEMORY, word) is None:
         return None
     number = float(re.match(r"[\d.]+", word)[0])  # type: ignore[index]  # the pattern begins with a number
@@ -52,7 +52,10 @@ def memory_bytes(word: str) -> tuple[float, float] | None:
 
 
 def alike(words: Sequence[str], known: Mapping[str, Sequence[str]], *, most: int = 4) -> list[str]:
-    """The known names that share most words with ``words``, best first. Letters and long numbers count twice."""
+    """The known names that share the most words with ``words``, best first.
+
+    Words of two or more letters, and words that begin with three digits, count double.
+    """
     scored = []
     for name, others in known.items():
         shared = left_of(words, left_of(words, others))

@@ -1,8 +1,8 @@
 """Quantities with units: the only module that converts between ``3.35 TB/s`` and ``3.35e12``.
 
-Inside the code everything is SI (seconds, bytes, watts, joules, FLOP/s, US dollars); files and screens use customary
-units. Prefixes are decimal: 1 MB is 1e6 bytes, 1 MiB is 2**20. Numbers are shown with three significant digits and
-without exponents.
+Inside the code, all quantities are in base units (seconds, bytes, watts, joules, FLOP/s, US dollars); files and output
+use customary units. Prefixes are decimal: 1 MB is 1e6 bytes, 1 MiB is 2**20. Numbers are shown with three significant
+digits and without exponents.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _table() -> dict[str, dict[str, float]]:
         "rate": {f"{p}tokens/s": f for p, f in _PREFIX.items()} | {"tok/s": 1.0, "1/s": 1.0},
         "share": {"": 1.0, "%": 0.01},
         "temperature": {"": 1.0, "C": 1.0, "°C": 1.0},
-        "carbon": {"g/kWh": 1.0, "kg/kWh": 1000.0, "kg/MWh": 1.0},  # grams of CO2 of a kilowatt-hour
+        "carbon": {"g/kWh": 1.0, "kg/kWh": 1000.0, "kg/MWh": 1.0},  # grams of CO2 per kilowatt-hour
     }
 
 
@@ -49,7 +49,7 @@ UNITS: Final = _table()
 _NUMBER: Final = re.compile(r"^\s*((?>[+-]?\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?))\s*(\S.*?)?\s*$")
 _DOLLARS: Final = re.compile(r"^\s*(-?)\$\s*(\d{1,3}(?:,\d{3})+|\d[\d_]*)((?:\.\d+)?(?:[eE][+-]?\d+)?)(?!\d)(.*)$")
 _PARTS: Final = re.compile(r"^\s*(-?)(\d+ (?:d|h|min))((?: \d+ (?:h|min|s))+)\s*$")
-_LONGEST: Final = 60  # most characters of a bad input that a message quotes
+_LONGEST: Final = 60  # a message quotes at most this many characters of a bad input
 
 
 def parse(text: object, kind: str) -> float:
@@ -142,7 +142,7 @@ _EXAMPLES: Final = {
 
 
 def show(value: float, kind: str, *, digits: int = 3) -> str:
-    """Formats ``value`` (SI) in a readable unit.
+    """Formats ``value`` (in base units) in a readable unit.
 
     >>> show(0.00123, "time")
     '1.23 ms'
@@ -173,7 +173,7 @@ def show(value: float, kind: str, *, digits: int = 3) -> str:
 
 
 def span(value: float, low: float | None, high: float | None, kind: str) -> str:
-    """Formats a value with its interval, in the same unit unless the ends are far from the value.
+    """Formats a value with its interval, in the same unit unless the interval's ends are far from the value.
 
     >>> span(0.00586, 0.0048, 0.0072, "time")
     '5.86 ms (4.8 to 7.2)'
@@ -185,7 +185,7 @@ def span(value: float, low: float | None, high: float | None, kind: str) -> str:
 
 
 def interval(value: float, low: float | None, high: float | None, kind: str) -> str:
-    """Interval of ``value`` in its unit, such as ``4.8 to 7.2``; a dash if it has none."""
+    """Formats the interval around ``value`` in the same unit, such as ``4.8 to 7.2``; a dash if an end is None."""
     if low is None or high is None:
         return "–"
     ends = (low, high)
@@ -248,7 +248,7 @@ _SCALES: Final[dict[str, tuple[tuple[float, str], ...]]] = {
 
 
 def _scale(value: float, kind: str) -> tuple[float, str]:
-    """The largest unit in which the rounded ``value`` is at least 1, else the smallest unit."""
+    """The largest unit in which the rounded ``value`` is at least 1; if there is none, the smallest unit."""
     scales = _SCALES[kind]
     if value == 0:
         return next(each for each in scales if each[0] == 1.0)
@@ -256,7 +256,7 @@ def _scale(value: float, kind: str) -> tuple[float, str]:
 
 
 def _minutes(value: float) -> str:
-    """Formats a minute or more in two units: ``16 min 42 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    """Formats a time of at least a minute in two units: ``16 min 42 s``, ``2 h 5 min``, ``3 d 4 h``."""
     sign, seconds = ("-" if value < 0 else ""), abs(value)
     for large, small, longest in (("min", "s", 3600.0), ("h", "min", 48 * 3600.0), ("d", "h", math.inf)):
         factor, size = UNITS["time"][large], UNITS["time"][small]
@@ -288,7 +288,7 @@ def _dollars(value: float) -> str:
 
 
 def _round(value: float, digits: int) -> str:
-    """``value`` with ``digits`` significant digits, without an exponent or trailing zeros."""
+    """Formats ``value`` with ``digits`` significant digits, without an exponent or trailing zeros."""
     if value == 0:
         return "0"
     places = digits - 1 - math.floor(math.log10(abs(value)))

@@ -1,7 +1,7 @@
-"""Child processes that run jobs. They read jobs from standard input and write events to standard output, as JSON lines.
+"""Child processes that run jobs. They read jobs from standard input and write events to standard output as JSON lines.
 
 A worker ends when its input closes, even during a job, so it never outlives the process that started it. A worker that
-dies or hangs is replaced, and only its current job is lost. Jobs and results are data; nothing in them is executed.
+dies or hangs is replaced; only its current job fails. Jobs and results are data; nothing in them is executed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Report = Callable[..., None]
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
-"""The environment variable by which torch allocates in huge pages, where Linux has them."""
+"""The environment variable that makes torch allocate memory in huge pages, if Linux supports them."""
 _FAILED_STARTS = 3  # consecutive failed starts after which the pool gives up
 _LOOK_S = 0.25  # interval between checks for silent workers
 
@@ -40,8 +40,8 @@ _LOOK_S = 0.25  # interval between checks for silent workers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """An event of a job: ``progress`` (with the job's report), ``result`` (with its return value) or ``failed`` (with
-    the error's ``kind`` and ``message``). ``died`` is true if the worker died or hung, rather than the job raising an
-    error.
+    the error's ``kind`` and ``message``). ``died`` is true if the worker died or hung, and false if
+    the job raised an error.
     """
 
     job: int
@@ -61,13 +61,13 @@ class _Worker:
 
 
 class WorkerPool:
-    """Runs jobs on ``count`` child processes in order of submission. Close it, or use it as a context manager.
+    """Runs jobs on ``count`` child processes, in order of submission. Close it, or use it as a context manager.
 
     Args:
         command: Command that starts a worker; the worker must call :func:`serve`.
         count: Number of workers.
         name: Name of a worker in messages.
-        silence_s: A worker with a job counts as hung after this many seconds without a message. None: never.
+        silence_s: A worker with a job counts as hung after this many seconds without a message; never if None.
         setup: Data sent to each worker before its first job; see ``start`` of :func:`serve`.
         environment: Environment variables that differ from this process's.
         echo: Whether to copy the workers' output to this process's standard error.
@@ -104,16 +104,16 @@ class WorkerPool:
 
     @property
     def running(self) -> list[int]:
-        """Numbers of the jobs that are running."""
+        """The numbers that identify the running jobs (see :meth:`submit`), sorted."""
         return sorted(worker.job for worker in self._workers if worker.job is not None)
 
     @property
     def unfinished(self) -> int:
-        """Number of jobs that wait or run."""
+        """Number of jobs that are waiting or running."""
         return len(self._waiting) + len(self.running)
 
     def submit(self, job: Mapping[str, object]) -> int:
-        """Puts a job in the queue; returns its number, which its events contain."""
+        """Puts a job in the queue and returns the job's number, which its events have in their field ``job``."""
         if self._closed:
             raise WorkerError(f"the pool of {self._name}s is closed")
         self._submitted += 1
@@ -121,26 +121,20 @@ class WorkerPool:
         self._hand_out()
         return self._submitted
 
-    def events(self, timeout_s: float | None = None) -> Iterator[Event]:
-        """Yields events until all jobs are finished, or until no event has come for ``timeout_s``.
+    def events(self) -> Iterator[Event]:
+        """Yields events until all jobs are finished.
 
         Raises:
-            WorkerError: Workers cannot be started at all.
+            WorkerError: No worker can be started.
         """
-        quiet_since = time.monotonic()
         while self.unfinished and not self._closed:
-            found = self.poll(_LOOK_S)
-            if found:
-                quiet_since = time.monotonic()
-            elif timeout_s is not None and time.monotonic() - quiet_since >= timeout_s:
-                return
-            yield from found
+            yield from self.poll(_LOOK_S)
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """Returns the events so far, waiting at most ``timeout_s`` for the first one.
+        """Returns the events so far. If there are none yet, waits at most ``timeout_s`` for the first one.
 
         Raises:
-            WorkerError: Workers cannot be started at all.
+            WorkerError: No worker can be started.
         """
         found: list[Event] = []
         until = time.monotonic() + timeout_s
@@ -226,7 +220,7 @@ class WorkerPool:
         return Event(job=number, kind="failed", data=message)
 
     def _replace_dead(self, worker: _Worker) -> Event | None:
-        """Replaces a dead worker by a new one; returns the failure event of its job."""
+        """Replaces a dead worker with a new one; returns the failure event of the dead worker's job."""
         code = worker.process.wait()
         if worker.complaints is not None:
             worker.complaints.join(1.0)  # the last lines may not have arrived yet
@@ -248,7 +242,7 @@ class WorkerPool:
                 _kill(worker.process)
                 _release(worker.process)
                 self._workers[place] = self._start()
-                event = self._lost(worker, f"the {self._name} was silent for {limit:.0f} s and was ended")
+                event = self._lost(worker, f"the {self._name} sent no message for {limit:.0f} s and was ended")
                 found += [event] if event is not None else []
         return found
 
@@ -267,7 +261,7 @@ def ask_once(
     name: str = "worker",
     environment: Mapping[str, str] = ONE_THREAD,
 ) -> Message:
-    """Runs ``command`` for one request and returns its reply, one JSON object.
+    """Runs ``command``, sends it one request, and returns its reply; both are JSON objects.
 
     Raises:
         WorkerError: The process hung, died, failed, or gave an unreadable reply.
@@ -292,7 +286,7 @@ def ask_once(
 
 
 def answer_of(module: str, request: Mapping[str, object], *, timeout_s: float, name: str) -> Message:
-    """The reply of ``python -m module``, which uses :func:`answer_once`, to ``request``.
+    """Runs ``python -m module``, which must use :func:`answer_once`, and returns its reply to ``request``.
 
     Raises:
         WorkerError: See :func:`ask_once`.
@@ -307,10 +301,11 @@ def answer_of(module: str, request: Mapping[str, object], *, timeout_s: float, n
 class Companion:
     """A process that runs beside this one until it is closed, or until this process ends.
 
-    It reads one JSON object from standard input, prints one, its ``greeting``, and ends when its standard input closes.
+    It reads a request (one JSON object) from standard input, prints its ``greeting`` (another JSON object), and ends
+    when its standard input closes.
 
     Raises:
-        WorkerError: The process cannot be started, or ended or said something else before its greeting.
+        WorkerError: The process cannot be started, ended before its greeting, or printed something else.
     """
 
     def __init__(self, command: Sequence[str], request: Mapping[str, object], *, name: str) -> None:
@@ -338,9 +333,9 @@ class Companion:
 
 
 def accompany(answer: Callable[[Message], Message]) -> NoReturn:
-    """The companion's side: greets with the ``answer`` to the request, and ends when the other process has ended.
+    """The child's side of :class:`Companion`: prints the ``answer`` to the request, and ends when the parent has ended.
 
-    What libraries print goes to standard error; a :class:`ChipwiseError` becomes the greeting's ``error``.
+    Output of libraries goes to standard error; a :class:`ChipwiseError` becomes the greeting's ``error``.
     """
     _reply(answer, _parsed(sys.stdin.readline()))
     sys.stdin.read()
@@ -348,9 +343,9 @@ def accompany(answer: Callable[[Message], Message]) -> NoReturn:
 
 
 def answer_once(answer: Callable[[Request], Mapping[str, object]]) -> int:
-    """Computes the reply to the request of :func:`ask_once` on standard input, in the process that it runs.
+    """The child's side of :func:`ask_once`: reads the request from standard input and prints the reply.
 
-    What libraries print goes to standard error; a :class:`ChipwiseError` becomes the reply's ``error``. Returns 0.
+    Output of libraries goes to standard error; a :class:`ChipwiseError` becomes the reply's ``error``. Returns 0.
     """
     _reply(answer, json.load(sys.stdin))
     return 0
@@ -426,10 +421,10 @@ def _last(text: str) -> str:
 def serve(
     run: Callable[[Message, Report], object], *, start: Callable[[Message], None] = lambda setup: None
 ) -> NoReturn:
-    """Runs the jobs on standard input until it closes, then exits at once.
+    """Runs the jobs that arrive on standard input; when it closes, exits at once.
 
     Args:
-        run: Runs a job, given its fields and a progress callback; returns a result that JSON can hold.
+        run: Runs a job, given its fields and a progress callback; returns a result that JSON can store.
         start: Called with the pool's ``setup`` before the first job; if it fails, the process ends.
     """
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -459,13 +454,13 @@ def serve(
         except ChipwiseError as error:
             send("error", number, kind=type(error).__name__, message=str(error))
         except MemoryError:
-            send("error", number, kind="MemoryError", message="it did not fit into memory")
+            send("error", number, kind="MemoryError", message="the job ran out of memory")
         except Exception as error:  # an error in one job must not affect the others
             send("error", number, kind=type(error).__name__, message=f"{type(error).__name__}: {error}")
 
 
 def _parsed(line: str) -> Message:
-    """The JSON object in a line; empty if there is none."""
+    """The JSON object in a line; empty if the line contains no JSON object."""
     try:
         data = json.loads(line)
     except ValueError:

@@ -1,10 +1,10 @@
-"""Parses metrics, limits and directions of a run file, such as ``tpot_p99: "<= 3 ms"``.
+"""Parses the limits and objectives of a run file, such as ``tpot_p99: "<= 3 ms"``.
 
-An ``@`` names a device, as in ``tpot_p50@h100-sxm`` (a run's limits on other devices), or a task, as in
-``accuracy@organ-system``, whose limits are lower bounds.
+In the name of a metric, ``@`` precedes a device, as in ``tpot_p50@h100-sxm`` (a limit on a device other than the run's
+target), or a task, as in ``accuracy@organ-system`` (a lower bound on a task's score).
 
-A limit is hard, or soft: ``tpot_p99: {limit: "<= 3 ms", penalty: 10 %}`` may be exceeded, and for each 100 % of excess
-bits per byte count as 10 % more.
+A limit is hard or soft. The soft limit ``tpot_p99: {limit: "<= 3 ms", penalty: 10 %}`` may be exceeded; for each 100 %
+of excess, 10 % are added to a design's bits per byte.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ T = TypeVar("T")
 
 
 def _real_time(costs: Mapping[str, Any], request: Request) -> Any | None:
-    """Seconds of a request's pass for each second of sound in it."""
+    """Seconds of computation per second of sound in the request."""
     ttft_s = costs.get("ttft_p50")
     return None if ttft_s is None or request.sound_s is None else ttft_s / request.sound_s
 
 
 def _frames_per_s(costs: Mapping[str, Any], request: Request) -> Any | None:
-    """Frames of one stream per second: the images of a request over the seconds of its pass."""
+    """Images per second of a single stream: a request's images divided by the seconds of its pass."""
     ttft_s = costs.get("ttft_p50")
     return None if ttft_s is None or request.frames is None else request.frames / ttft_s
 
@@ -47,12 +47,12 @@ METRICS: dict[str, str] = {  # costs: name -> kind of unit; a task's own metric 
     "ttft_p99": "time",
     "tpot_p50": "time",
     "tpot_p99": "time",
-    "itl_p50": "time",  # of gaps between a request's tokens, including those in which others' prompts are computed
+    "itl_p50": "time",  # gaps between a request's tokens, including those in which other requests' prompts run
     "itl_p99": "time",
     "tpot_sustained": "time",  # the median after minutes of load
     **{name: metric.unit for name, metric in DERIVED.items()},
-    "mfu": "share",  # FLOPs of a prompt's pass, of the dense peak
-    "mbu": "share",  # bytes of a decode step, of the memory bandwidth
+    "mfu": "share",  # FLOPs per second of a prompt's pass, as a share of the dense peak
+    "mbu": "share",  # bytes per second of a decode step, as a share of the memory bandwidth
     "throughput": "rate",  # new tokens of all requests / median seconds of a whole request
     "peak_memory": "bytes",
     "parameters": "count",
@@ -63,9 +63,11 @@ METRICS: dict[str, str] = {  # costs: name -> kind of unit; a task's own metric 
 }
 POWER_METRICS = ("power", "joules_per_token")
 USED = ("mfu", "mbu")
-"""Shares of what the device can do, by its data sheet or its calibration."""
+"""Shares of the device's peak (FLOPs, memory bandwidth) that are used; the peak is from its data sheet or
+calibration.
+"""
 GAPS = {"itl_p50": "tpot_p50", "itl_p99": "tpot_p99"}
-"""Gaps between tokens, and the times of the steps that they are where requests are measured one at a time."""
+"""Metrics of gaps between tokens -> the metric of decode steps that they equal if requests are served one at a time."""
 SPENDING = (*POWER_METRICS, "usd_per_1k_tokens")
 PER_TOKEN = (
     "tpot_p50",
@@ -97,10 +99,11 @@ _LIMIT = re.compile(r"^\s*(<=|>=|<|>|≤|≥)\s*(.+)$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """``metric`` must be at most (or at least) ``limit``, in SI units; ``text`` is the user's own.
+    """``metric`` must be at most (or at least) ``limit``, in SI units; ``text`` is the limit as the user wrote it.
 
-    ``penalty`` makes it soft: the share added to bits per byte for each 100 % of excess. ``margin`` is how many times
-    tighter ``limit`` is than the user's, so that predictions meet that with the run's confidence.
+    A ``penalty`` makes the limit soft: it is the share added to bits per byte for each 100 % of excess. ``limit`` is
+    ``margin`` times tighter than the user's limit, so that designs predicted to meet ``limit`` meet the user's limit
+    with the run's confidence.
     """
 
     metric: str
@@ -112,7 +115,7 @@ class Constraint:
 
     @property
     def hard(self) -> bool:
-        """Whether a design must meet it."""
+        """Whether a design must meet the limit; a soft limit may be exceeded."""
         return self.penalty is None
 
     def holds(self, value: float) -> bool:
@@ -120,41 +123,41 @@ class Constraint:
         return value <= self.limit if self.op == "<=" else value >= self.limit
 
     def excess(self, value: float) -> float:
-        """Excess of ``value`` over the limit, as a share of the limit; at most 0 if it is met."""
+        """Excess of ``value`` over the limit, as a share of the limit; at most 0 if the limit is met."""
         return (value / self.limit - 1.0) * (1 if self.op == "<=" else -1)
 
     def show(self, value: float) -> str:
-        """``value`` in the metric's unit."""
+        """``value`` as text, in a readable unit of the metric."""
         return units.show(value, unit_of(self.metric))
 
     def nearest(self, value: float) -> str:
-        """The limit nearest to the user's that ``value`` meets, rounded so that it does: ``<= 11.5 W``."""
+        """Text of the tightest limit that ``value`` meets, rounded up for ``<=`` and down for ``>=``: ``<= 11.5 W``."""
         met = value * self.margin if self.op == "<=" else value / self.margin
         return f"{self.op} {self.show(met * (1.005 if self.op == '<=' else 0.995))}"
 
     @property
     def task(self) -> str | None:
-        """The task whose result is limited; None for all other limits."""
+        """The task whose score has this limit; None if the limit is on another metric."""
         metric, _, task = self.metric.partition("@")
         return (task or None) if metric in TASK_METRICS else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """A metric and the direction in which it is better."""
+    """A metric and whether to minimize or maximize it."""
 
     metric: str
     direction: Direction
 
 
 def unit_of(metric: str) -> str:
-    """The kind of unit of a metric, with or without a device or task."""
+    """The kind of a metric's unit; the metric's name may contain a device or a task."""
     name = metric.partition("@")[0]
     return TASK_METRICS.get(name) or METRICS.get(name, "count")
 
 
 def is_cost(metric: str) -> bool:
-    """Whether a metric, with or without a device, is a cost that is known without training."""
+    """Whether a metric is a cost, which is known without training; its name may contain a device."""
     return metric.partition("@")[0] in METRICS
 
 
@@ -165,12 +168,12 @@ def parse_constraints(
     tasks: Iterable[str] | None = (),
     quality: Metric = BITS_PER_BYTE,
 ) -> tuple[Constraint, ...]:
-    """Limits from ``metric -> "<= quantity"``, or ``{limit, penalty}`` for a soft one; a metric may carry a list.
+    """Parses limits: ``metric -> "<= quantity"``, ``{limit, penalty}`` for a soft limit, or a list for several limits.
 
     Args:
         data: The limits.
-        field: Name of their field, for messages.
-        tasks: Tasks that may have a limit. None: any.
+        field: Name of the field that holds the limits, for messages.
+        tasks: Tasks that may have a limit; if it is None, every task may.
         quality: The task's quality metric.
 
     Raises:
@@ -192,8 +195,8 @@ def parse_constraints(
         kind = quality.unit if metric == quality.name else METRICS[metric]
         if metric == quality.name and any(isinstance(item, Mapping) for item in limits):
             raise SpecError(
-                f"penalties are added to the loss behind {quality.title}, so its own limit must be hard: write only "
-                "the text",
+                f"penalties are added to the loss that {quality.title} is computed from, so a limit on it must be "
+                "hard: write only the limit, without a penalty",
                 field=where,
             )
         found += [
@@ -209,24 +212,31 @@ def parse_constraints(
 
 
 def _require_consistent(constraints: Sequence[Constraint], least: str, most: str, field: str) -> None:
-    """Refuses a lower bound on one metric above an upper bound on another that is never below it, or on itself."""
+    """Refuses limits that no value meets: a lower bound on metric ``least`` above an upper bound on metric ``most``.
+
+    By definition, ``most`` is never below ``least``, as P99 is never below P50; both may be the same metric.
+    """
     for low in (item for item in constraints if item.metric == least and item.op == ">="):
         for high in (item for item in constraints if item.metric == most and item.op == "<="):
             if low.limit > high.limit:
-                said = f"{low.text!r} contradicts {high.text!r}: no value is both"
+                said = f"{low.text!r} contradicts {high.text!r}: no value meets both"
                 if least != most:
                     said = f"{least} {low.text!r} contradicts {most} {high.text!r}: P50 is never above P99"
                 raise SpecError(said, field=field)
 
 
 def _soft(metric: str, data: Mapping[str, object], kind: str, field: str) -> Constraint:
-    """A soft limit."""
+    """Parses a soft limit."""
     example = 'such as {limit: "<= 3 ms", penalty: 10 %}'
     for name in data:
         if name not in ("limit", "penalty"):
             raise SpecError(f"unknown field {name!r}; a soft limit has limit and penalty, {example}", field=field)
     if "limit" not in data or "penalty" not in data:
-        raise SpecError(f"a soft limit has limit and penalty, {example}; a hard one is only its text", field=field)
+        raise SpecError(
+            f"a soft limit needs both `limit` and `penalty`, {example}; write a hard limit without them, such as "
+            "'<= 3 ms'",
+            field=field,
+        )
     try:
         penalty = units.parse(data["penalty"], "share")
     except UnitError:
@@ -245,14 +255,14 @@ def _soft(metric: str, data: Mapping[str, object], kind: str, field: str) -> Con
 
 
 def _require_payable(constraints: Sequence[Constraint], metric: str, field: str) -> None:
-    """Refuses a soft limit that a tighter hard one makes ineffective."""
+    """Refuses a soft limit that has no effect, because a hard limit on the same metric is at least as tight."""
     mine = [item for item in constraints if item.metric == metric]
     for soft in (item for item in mine if not item.hard):
         for hard in (item for item in mine if item.hard and item.op == soft.op):
             if soft.holds(hard.limit):
                 raise SpecError(
-                    f"{hard.text!r} is hard and not looser than the soft {soft.text!r}, which then has no "
-                    "effect; remove one of them",
+                    f"the hard limit {hard.text!r} is at least as tight as the soft limit {soft.text!r}, which "
+                    "then has no effect; remove one of them",
                     field=field,
                 )
 
@@ -272,16 +282,17 @@ def _known_task(metric: str, field: str, tasks: Iterable[str] | None) -> None:
         example = known[0] if known else "organ-system"
         raise SpecError(f"name the task, such as {name}@{example}", field=field)
     if known == []:
-        raise SpecError(f"this run has no tasks; list {task!r} under tasks", field=field)
+        raise SpecError(f"this run has no tasks; list {task!r} under `tasks`", field=field)
     if known is not None and task not in known:
-        raise SpecError(f"{task!r} is not among tasks; {nearest(task, known)}", field=field)
+        raise SpecError(f"{task!r} is not listed under `tasks`; {nearest(task, known)}", field=field)
 
 
 def _floor(metric: str, value: object, field: str) -> Constraint:
-    """Parses a minimum for the score of a task (a share or a correlation)."""
+    """Parses a minimum score on a task (a share or a correlation)."""
     if isinstance(value, Mapping):
         raise SpecError(
-            "tasks are evaluated only for the finalists, so their limits must be hard: write only the text",
+            "tasks are evaluated only for the finalists, so their limits must be hard: write only the limit, without a "
+            "penalty",
             field=field,
         )
     match = _LIMIT.match(str(value))
@@ -307,21 +318,18 @@ def _limit(metric: str, value: object, kind: str, field: str) -> Constraint:
     if not match:
         raise SpecError(f"{value!r} is not a limit; write one such as '<= 3 ms'", field=field)
     op: Literal["<=", ">="] = "<=" if match[1] in ("<=", "<", "≤") else ">="
-    try:
-        limit = units.parse(match[2], kind)
-    except UnitError as error:
-        raise SpecError(str(error), field=field) from None
+    limit = units.parse_field(match[2], kind, field)
     if limit <= 0:
         raise SpecError(f"the limit must be positive, not {match[2]}", field=field)
     if metric in USED and limit > 1:
-        raise SpecError(f"a share of what the device can do is at most 100 %, not {match[2]}", field=field)
+        raise SpecError(f"a share of the device's peak is at most 100 %, not {match[2]}", field=field)
     return Constraint(metric=metric, op=op, limit=limit, text=f"{op} {match[2].strip()}")
 
 
 def parse_objectives(
     data: Mapping[str, str], *, field: str = "objectives", quality: Metric = BITS_PER_BYTE
 ) -> tuple[Objective, ...]:
-    """Objectives from ``metric -> minimize|maximize`` (or ``down`` and ``up``).
+    """Parses objectives: ``metric -> minimize|maximize`` (or ``down`` and ``up``).
 
     Raises:
         SpecError: There is no objective, a metric is unknown, or a direction is unknown or wrong.
@@ -333,7 +341,7 @@ def parse_objectives(
         _known(metric, f"{field}.{metric}", quality)
         if metric in LIMITS_ONLY:
             raise SpecError(
-                f"can only be a limit; as an objective use {LIMITS_ONLY[metric]}", field=f"{field}.{metric}"
+                f"can only be a limit; use {LIMITS_ONLY[metric]} as the objective", field=f"{field}.{metric}"
             )
         direction = _DIRECTIONS.get(written)
         if direction is None:
@@ -348,12 +356,14 @@ def parse_objectives(
 
 
 def shares_asked(wanted: Iterable[Constraint | Objective]) -> set[str]:
-    """Those of MFU and MBU that a limit or an objective is on."""
+    """Which of the metrics MFU and MBU appear in limits or objectives."""
     return {item.metric for item in wanted} & set(USED)
 
 
 def with_gaps(values: Mapping[str, T], wanted: Container[str]) -> dict[str, T]:
-    """``values`` with those of :data:`GAPS` that are in ``wanted``, of requests that are served one at a time.
+    """Adds those metrics of gaps between tokens that are in ``wanted``.
+
+    If requests run one at a time, the gap between two tokens is the time of a decode step.
 
     >>> with_gaps({"tpot_p50": 2.0, "tpot_p99": 3.0}, {"itl_p99"})
     {'tpot_p50': 2.0, 'tpot_p99': 3.0, 'itl_p99': 3.0}
@@ -362,25 +372,28 @@ def with_gaps(values: Mapping[str, T], wanted: Container[str]) -> dict[str, T]:
 
 
 def derived(costs: Mapping[str, Any], request: Request) -> dict[str, Any]:
-    """Derived metrics of a request that can be computed from its costs."""
+    """Metrics of :data:`DERIVED` that can be computed from a request's costs."""
     found = {name: metric.of(costs, request) for name, metric in DERIVED.items() if metric.of is not None}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def derived_intervals(intervals: Mapping[str, Sequence[float | None]], request: Request) -> dict[str, Any]:
-    """Derived metrics of values and of both interval ends; None if an end is unknown. Rates fall when times rise."""
+    """Metrics of :data:`DERIVED` with the ends of their intervals; an unknown end is None.
+
+    The low end of a rate follows from the high end of the time.
+    """
     ends = [derived(dict(zip(intervals, each, strict=True)), request) for each in zip(*intervals.values(), strict=True)]
     found = {name: [each.get(name) for each in ends] for name in DERIVED if any(name in each for each in ends)}
     return {name: each[:-2] + each[:-3:-1] if name in MORE_IS_BETTER else each for name, each in found.items()}
 
 
 def broken(constraints: Iterable[Constraint], values: Mapping[str, float]) -> list[Constraint]:
-    """The hard constraints that ``values`` break; a metric without a value breaks none."""
+    """The hard constraints that ``values`` break; constraints on metrics without a value are not broken."""
     return [item for item in constraints if item.hard and item.metric in values and not item.holds(values[item.metric])]
 
 
 def relative_excess(item: Constraint, value: Float64Array) -> Float64Array:
-    """:meth:`Constraint.excess` of many values, (n,)."""
+    """:meth:`Constraint.excess` for an array of values, (n,)."""
     over: Float64Array = (value / item.limit - 1.0) * (1 if item.op == "<=" else -1)
     return over
 
@@ -391,7 +404,7 @@ def soft_limit_on_latency(constraints: Iterable[Constraint]) -> bool:
 
 
 def total_penalty(constraints: Iterable[Constraint], values: Mapping[str, float]) -> float:
-    """Penalty of all soft limits that ``values`` exceed, as a share of bits per byte; 0 if they meet them."""
+    """Penalty of all soft limits that ``values`` exceed, as a share of bits per byte; 0 if none is exceeded."""
     paid = 0.0
     for item in constraints:
         if item.penalty is not None and item.metric in values:

@@ -1,4 +1,4 @@
-"""Chips and runtimes: data sheets, calibrated machines, names that people type, and suitable defaults.
+"""Chips and runtimes: data sheets, calibrated machines, look-up of informal names, and defaults for each chip.
 
-Only facts, each with its source. The cost of a model on a chip is computed in :mod:`chipwise.predict`.
+The package contains only facts, each with its source; :mod:`chipwise.predict` computes the cost of a model on a chip.
 """

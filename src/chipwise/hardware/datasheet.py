@@ -1,8 +1,8 @@
-"""Published facts of chips: one YAML file per device, every fact with its unit and its source.
+"""Published facts about chips: one YAML file per device, in which each fact has its unit and its source.
 
 An unpublished fact is absent from the file; asking for it raises Unsupported. Peaks are dense: rates that
-need structured sparsity are never listed. Link bandwidths are for one direction. Calibrated machines are not described
-here; a figure is a measurement only if its source says so.
+need structured sparsity are never listed. Link bandwidths are for one direction. Files do not describe calibrated
+machines; a figure is a measurement only if its source says so.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from chipwise.hardware.typed import DATA
 from chipwise.hardware.typed import names as names
 
 GPU_SHARES_OF_MACS = ((36e9, 2 / 3), (math.inf, 3 / 4))
-"""Share of a Mac's memory that macOS lets its GPU use, by memory size: (largest size in bytes, share). From
+"""Pairs (size in bytes, share): on a Mac with less memory than the size, macOS lets the GPU use this share of it. From
 ``recommendedMaxWorkingSetSize`` in llama.cpp's log (21,845 of 32,768 MB, 49,152 of 65,536: ggml-org/llama.cpp issues
 1826 and 1870). macOS 26 allows more (107.5 of 128 GiB: antirez/ds4 pull request 893), and ``sudo sysctl
 iogpu.wired_limit_mb=N`` sets it."""
@@ -49,7 +49,10 @@ iogpu.wired_limit_mb=N`` sets it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProfile:
-    """One chip, board or module, as published. Validation leaves out devices by ``family``."""
+    """The published data sheet of one chip, board or module.
+
+    In cross-validation, devices of one ``family`` are left out together.
+    """
 
     name: str
     title: str
@@ -67,8 +70,8 @@ class DeviceProfile:
     links: tuple[Link, ...] = ()
     board_power: Power | None = None
     idle_power: Power | None = None
-    max_temperature: Temperature | None = None  # of the chip, at which its clock falls
-    rated_ambient: Temperature | None = None  # hottest surroundings that it is made for
+    max_temperature: Temperature | None = None  # chip temperature at which the clock falls
+    rated_ambient: Temperature | None = None  # highest ambient temperature for which the device is made
     launch_overhead: Time | None = None
     price: PriceRate | None = None
     purchase: Price | None = None  # list price of the card, board, processor or smallest computer with it
@@ -80,9 +83,11 @@ class DeviceProfile:
             raise SpecError("must list at least one engine", field="engines")
         order = [LEVELS.index(level.name) for level in self.memory]
         if order != sorted(set(order)):
-            raise SpecError(f"must go outwards, each level once: {', '.join(LEVELS)}", field="memory")
+            raise SpecError(
+                f"must list memory levels in this order, each at most once: {', '.join(LEVELS)}", field="memory"
+            )
         if not any(level.name == "dram" for level in self.memory):
-            raise SpecError("must hold the level dram, the device's own memory", field="memory")
+            raise SpecError("must list the level dram, which is the device's own memory", field="memory")
 
     def __hash__(self) -> int:
         """Hash of the name only, because facts are mappings, which are not hashable."""
@@ -90,38 +95,50 @@ class DeviceProfile:
 
     @property
     def label(self) -> str:
-        """Name shown to users: the taught profile's or cloud machine's, else the sheet's with a stated memory size."""
+        """Displayed name: that of the taught profile, else that of the cloud machine, else the sheet's name.
+
+        If the user named a memory size, the sheet's name includes it.
+        """
         if self.taught is None:
             return self.called or self.name
         part = "" if self.name == self.taught.base else self.name.partition(":")[2]
         return f"{self.taught.name}:{part}" if part else self.taught.name
 
     def peak(self, dtype: str, *, kind: str | None = None, part: str | None = None) -> float:
-        """Dense operations per second in ``dtype``, of the fastest engine.
+        """Dense operations per second of the fastest engine in ``dtype``.
 
         A system on a chip runs transformers on its GPU and CPU; its NPU counts only if ``part`` is ``npu`` or there is
             no other engine.
 
         Args:
             dtype: A number format.
-            kind: ``matrix`` or ``vector`` considers only such engines.
-            part: ``gpu``, ``npu``, ``cpu`` or ``tpu`` considers only that part of a system on a chip.
+            kind: ``matrix`` or ``vector`` to consider only such engines.
+            part: ``gpu``, ``npu``, ``cpu`` or ``tpu`` to consider only that part of a system on a chip.
 
         Raises:
             Unsupported: No such engine has a published rate for ``dtype``.
         """
-        dtype = DType.named(dtype)
-        among = self.general_engines if part is None else self.engines
-        engines = [e for e in among if kind in (None, e.kind) and part in (None, e.part)]
-        rates = [rate for engine in engines if (rate := engine.rate(dtype)) is not None]
-        if rates:
-            return max(rates)
+        if (rate := self.rate(dtype, kind=kind, part=part)) is not None:
+            return rate
+        name, engines = DType.named(dtype).value, self._engines(kind, part)
         listed = ", ".join(sorted({item.value for engine in engines for item in engine.dtypes()})) or "nothing"
         which = " ".join(word for word in (part, kind) if word)
         raise Unsupported(
-            f"{self.name} has no {which + ' ' if which else ''}{dtype.value} throughput (it lists {listed}); if the "
-            f"hardware supports it, pass a device file of your own with peak.{dtype.value} set in an engine"
+            f"{self.name} has no {which + ' ' if which else ''}{name} throughput (it lists {listed}); if the "
+            f"hardware supports it, pass your own device file with peak.{name} set in an engine"
         )
+
+    def rate(self, *dtypes: str, kind: str | None = None, part: str | None = None) -> float | None:
+        """Like :meth:`peak`, in the first of ``dtypes`` with a published rate; None if no such rate is published."""
+        for dtype in map(DType.named, dtypes):
+            rates = [rate for engine in self._engines(kind, part) if (rate := engine.rate(dtype)) is not None]
+            if rates:
+                return max(rates)
+        return None
+
+    def _engines(self, kind: str | None, part: str | None) -> list[Engine]:
+        among = self.general_engines if part is None else self.engines
+        return [e for e in among if kind in (None, e.kind) and part in (None, e.part)]
 
     @property
     def general_engines(self) -> tuple[Engine, ...]:
@@ -131,14 +148,14 @@ class DeviceProfile:
 
     @property
     def peak_flops_per_s(self) -> Mapping[DType, float]:
-        """Dense peak of every format for which an engine has a rate."""
+        """The dense peak in each number format for which an engine has a rate."""
         return _peaks(self)
 
     def tile(self, dtype: str) -> tuple[int, int, int]:
-        """(m, n, k) of one matrix instruction or array in ``dtype``.
+        """The size (m, n, k) of one matrix instruction or systolic array in ``dtype``.
 
         Raises:
-            Unsupported: The file names no tile for ``dtype``.
+            Unsupported: The device lists no tile for ``dtype``.
         """
         dtype = DType.named(dtype)
         for engine in self.engines:
@@ -150,26 +167,26 @@ class DeviceProfile:
         """The memory level ``name``.
 
         Raises:
-            Unsupported: The device has no such level, or its rate is not published.
+            Unsupported: The device lists no such level.
         """
         for level in self.memory:
             if level.name == name:
                 return level
         listed = ", ".join(level.name for level in self.memory)
         raise Unsupported(
-            f"{self.name} has no memory level {name} (it lists {listed}); if the hardware has one, pass a device file "
-            "of your own with it under memory"
+            f"{self.name} has no memory level {name} (it lists {listed}); if the hardware has one, pass your own "
+            "device file that lists it under memory"
         )
 
     def capacity_bytes(self, name: str = "dram") -> float:
-        """Bytes that one instance of a memory level holds (one SM's or core's, if the level is ``per`` unit)."""
+        """Size in bytes of a memory level; per SM or core if the level is ``per: unit``."""
         capacity = self.level(name).capacity
         if capacity is None:
             raise self._absent(f"capacity of {name}", f"memory: {name}.capacity")
         return capacity.number
 
     def bandwidth_bytes_per_s(self, name: str = "dram") -> float:
-        """Bytes per second of all instances of a memory level together: as stated, else from bytes per clock."""
+        """Bytes per second of all instances of a memory level: as stated, else computed from bytes per clock."""
         level = self.level(name)
         if level.bandwidth is not None:
             return level.bandwidth.number
@@ -180,56 +197,61 @@ class DeviceProfile:
 
     @property
     def mem_capacity_bytes(self) -> float:
-        """Bytes of the device's own memory."""
+        """Size in bytes of the device's own memory."""
         return self.capacity_bytes()
 
     @property
     def usable_bytes(self) -> float:
-        """Bytes of memory that a model may use: all, or on a Mac the share that macOS gives the GPU by default."""
+        """Bytes of memory that a model may use: all, or on a Mac the share that macOS lets the GPU use by default."""
         held = self.mem_capacity_bytes
         if not (self.vendor == "Apple" and "(M" in self.architecture and any(e.part == "gpu" for e in self.engines)):
             return held
         return held * next(share for below, share in GPU_SHARES_OF_MACS if held < below)
 
     @property
+    def known_bytes(self) -> float | None:
+        """:attr:`usable_bytes`; None if the capacity is not published."""
+        return None if self.level("dram").capacity is None else self.usable_bytes
+
+    @property
     def memory_said(self) -> str:
-        """Text such as ``24 GB``, or for a Mac ``96 GB for its GPU (of 128 GB)``."""
+        """The memory size as text: ``24 GB``, or for a Mac ``96 GB for its GPU (of 128 GB)``."""
         whole, usable = (units.show(size, "bytes") for size in (self.mem_capacity_bytes, self.usable_bytes))
         return whole if usable == whole else f"{usable} for its GPU (of {whole})"
 
     @property
     def mem_bandwidth_bytes_per_s(self) -> float:
-        """Bytes per second of the device's own memory."""
+        """Bandwidth in bytes per second of the device's own memory."""
         return self.bandwidth_bytes_per_s()
 
     @property
     def unit_count(self) -> float:
-        """SMs, CUs or cores."""
+        """Number of SMs, CUs or cores."""
         return self._number("units", self.units)
 
     @property
     def clock_hz(self) -> float:
-        """Boost clock."""
+        """Boost clock in Hz."""
         return self._number("clock", self.clock)
 
     @property
     def board_power_w(self) -> float:
-        """Power limit of the board or module (TDP, TBP)."""
+        """Power limit of the board or module in watts (TDP, TBP)."""
         return self._number("board_power", self.board_power)
 
     @property
     def idle_power_w(self) -> float:
-        """Power at rest."""
+        """Power of the idle device in watts."""
         return self._number("idle_power", self.idle_power)
 
     @property
     def launch_overhead_s(self) -> float:
-        """Seconds that launching an empty kernel takes."""
+        """Time in seconds to launch an empty kernel."""
         return self._number("launch_overhead", self.launch_overhead)
 
     @property
     def price_usd_per_s(self) -> float:
-        """Public list price of renting one device."""
+        """Public list price of renting one device, in dollars per second."""
         return self._number("price", self.price)
 
     def link(self, to: str) -> Link:
@@ -240,11 +262,11 @@ class DeviceProfile:
         """
         found = [link for link in self.links if link.to == to]
         if not found:
-            raise self._absent(f"link to {to}", f"links: one with to: {to}")
+            raise self._absent(f"link to {to}", f"links (an entry with to: {to})")
         return max(found, key=lambda link: link.bandwidth.number)
 
     def facts(self) -> Iterator[tuple[str, Fact | Tile]]:
-        """Every fact of the file by its path, such as ``memory.dram.bandwidth``, in the file's order."""
+        """Yields each fact with its path in the file, such as ``memory.dram.bandwidth``, in the file's order."""
         yield from _facts(self, "")
 
     def _number(self, key: str, fact: Fact | None) -> float:
@@ -254,20 +276,14 @@ class DeviceProfile:
 
     def _absent(self, what: str, where: str) -> Unsupported:
         return Unsupported(
-            f"{self.name} lists no {what}: no published figure was found; if you know one, pass a device file of your "
-            f"own with {where} set"
+            f"{self.name} lists no {what}: no published figure was found; if you know one, pass your own device "
+            f"file with {where} set"
         )
 
 
 @functools.lru_cache(maxsize=1024)
 def _peaks(device: DeviceProfile) -> Mapping[DType, float]:
-    rates = [(dtype, engine.rate(dtype)) for engine in device.general_engines for dtype in DType]
-    listed = {dtype for dtype, rate in rates if rate is not None}
-    return {
-        dtype: max(rate for name, rate in rates if name == dtype and rate is not None)
-        for dtype in DType
-        if dtype in listed
-    }
+    return {dtype: rate for dtype in DType if (rate := device.rate(dtype)) is not None}
 
 
 def _facts(value: object, path: str) -> Iterator[tuple[str, Fact | Tile]]:
@@ -289,27 +305,29 @@ _BINNED = re.compile(r"[\s,(]+(\d+)[- ]?cores? gpu\)?$", re.IGNORECASE)
 
 
 def load(name: str) -> DeviceProfile:
-    """Loads the device ``name``: a sheet's name, an informal name (``4070``, ``m4max``), or the path of a YAML file.
+    """Loads a device. ``name`` is a sheet's name, an informal name (``4070``, ``m4max``), or the path of a YAML file.
 
-    A taught machine (``chipwise teach``) is its data sheet with learnt corrections; ``name@2`` is its second version. A
-    part of it has those of ONNX files; measured language models correct the part on which they ran.
+    A taught machine (``chipwise teach``) is a data sheet with learnt corrections; ``name@2`` is its second version.
+    Corrections from ONNX files are separate for each part of the chip. Corrections from language models apply only to
+    the part on which the models ran.
 
-    The name of a cloud machine such as ``p5.48xlarge`` (``hardware/instances.py``) loads one of its chips.
+    The name of a cloud machine such as ``p5.48xlarge`` (``hardware/instances.py``) loads one of the machine's chips.
 
     ``NAME:PART`` is one part of a system on a chip, such as ``apple-m3-max:cpu`` or ``snapdragon-8-elite:npu``: the
     same sheet with only the engines of that part. ``NAME:8-cores`` is the CPU with only eight cores in use.
-    ``NAME:binned-30c`` (or ``NAME 30-core GPU``) is the chip as sold with 30 GPU cores; ``NAME:full`` is all of it.
+    ``NAME:binned-30c`` (or ``NAME 30-core GPU``) is the chip as sold with 30 GPU cores; ``NAME:full`` is the whole
+    chip.
 
     Raises:
         UnknownName: No device has this name, or the device has no such part.
-        SpecError: The file breaks the schema.
+        SpecError: The file does not follow the schema.
     """
     if name.lower().endswith((".yaml", ".yml")):
         return read(name)
     if name in ("here", "local"):
         raise InputError(
-            f"{name} is this machine as calibrated, not a data sheet; chipwise estimate, explain and compare take it "
-            "as --device"
+            f"{name} means this calibrated machine, not a data sheet; only chipwise estimate, explain and compare "
+            "accept it as --device"
         )
     whole, _, part = _BINNED.sub(r":binned-\1c", name).partition(":")
     part = "" if part.strip().lower() == "full" else part
@@ -340,7 +358,7 @@ def _of_typed(name: str, part: str) -> DeviceProfile:
 
 
 def _taught_part(teaching: Teaching, part: str) -> DeviceProfile:
-    """One part of a taught machine."""
+    """A taught machine, reduced to one part (such as ``gpu``) of its chip."""
     sheet = load(f"{teaching.base.partition(':')[0]}:{part}")
     return replace(sheet, taught=teaching if sheet.name == teaching.base else replace(teaching, rows=0))
 
@@ -354,12 +372,12 @@ def _rented(machine: instances.Instance) -> DeviceProfile:
 
 
 def memory_held(stem: str) -> float:
-    """Memory of a bundled device in bytes."""
+    """Memory size of a bundled device in bytes."""
     return _shipped(stem).mem_capacity_bytes
 
 
 def said_of(name: str) -> str | None:
-    """A note on which device ``name`` was taken to mean, if the name is ambiguous or differs; else None.
+    """A note on the device that ``name`` means, if the name is ambiguous or states another memory size; else None.
 
     Raises:
         UnknownName: No device has this name.
@@ -382,7 +400,7 @@ def said_of(name: str) -> str | None:
 
 
 def with_memory(sheet: DeviceProfile, capacity_bytes: float) -> DeviceProfile:
-    """Returns ``sheet`` with another size of memory."""
+    """A copy of ``sheet`` with a memory of ``capacity_bytes``."""
     size = Size(value=f"{capacity_bytes / 1e9:g} GB", source="as named by the user")
     levels = tuple(replace(level, capacity=size) if level.name == "dram" else level for level in sheet.memory)
     named = f"{sheet.name} {size.value}"
@@ -406,7 +424,7 @@ def _part(stem: str, part: str) -> DeviceProfile:
 
 
 def with_part(sheet: DeviceProfile, part: str) -> DeviceProfile | None:
-    """Returns ``sheet`` with only the engines of one part; None if it has no such part."""
+    """A copy of ``sheet`` with only the engines of one part; None if the chip has no such part."""
     engines = tuple(engine for engine in sheet.engines if engine.part == part)
     if not engines:
         return None
@@ -425,16 +443,16 @@ def with_part(sheet: DeviceProfile, part: str) -> DeviceProfile | None:
 
 
 def with_cores(sheet: DeviceProfile, count: int) -> DeviceProfile:
-    """The CPU of ``sheet`` with only its ``count`` fastest cores in use, or all if it has fewer.
+    """The CPU of ``sheet`` with only its ``count`` fastest cores in use, or all cores if it has fewer.
 
-    The power of a subset of cores is unknown.
+    The result has no power figures unless all cores are used, because the power of a subset is not published.
 
     Raises:
         InputError: ``count`` is not positive.
-        UnknownName: The sheet has no CPU.
+        UnknownName: The chip has no CPU.
     """
     if count < 1:
-        raise InputError(f"{sheet.name}: cores must be at least 1, not {count}")
+        raise InputError(f"{sheet.name}: the number of cores must be at least 1, not {count}")
     counted = [(each, each.units) for each in sheet.engines if each.part == "cpu" and each.units is not None]
     if not counted:
         raise UnknownName("part", f"{sheet.name}:cpu", sorted({engine.part for engine in sheet.engines}))
@@ -446,7 +464,7 @@ def with_cores(sheet: DeviceProfile, count: int) -> DeviceProfile:
         if taken == cores.number:
             kept.append(engine)
         elif taken:
-            some = Count(value=taken, source=f"{count} cores asked for; {cores.source}")
+            some = Count(value=taken, source=f"{count} cores requested; {cores.source}")
             kept.append(replace(engine, units=some))
     used = max(count - each for each in left.values())
     whole = all(each in kept for each in sheet.engines)
@@ -461,20 +479,20 @@ def with_cores(sheet: DeviceProfile, count: int) -> DeviceProfile:
 
 
 SLOWER_MEMORY = {("apple-m3-max", 30): "300 GB/s", ("apple-m4-max", 32): "410 GB/s", ("apple-m5-max", 32): "460 GB/s"}
-"""Memory bandwidth of chips that are sold with fewer GPU cores, where it differs (Apple's technical specifications)."""
+"""Memory bandwidth by (chip, number of GPU cores), where it is lower with fewer cores (Apple's specifications)."""
 
 
 def with_gpu_cores(sheet: DeviceProfile, count: int) -> DeviceProfile:
-    """The chip as it is sold with fewer GPU cores than the largest, and with slower memory where that is so.
+    """The chip as sold with only ``count`` GPU cores, and with slower memory if that version has it.
 
     Raises:
-        InputError: It has no GPU whose cores are counted, or fewer of them.
+        InputError: ``sheet`` lists fewer than ``count`` GPU cores, or does not state their number.
     """
     gpus = [each for each in sheet.engines if each.part == "gpu" and each.units is not None]
     most = max((each.units.number for each in gpus if each.units is not None), default=0.0)
     if not 1 <= count <= most:
-        raise InputError(f"{sheet.name}: has {most:g} GPU cores of which it may have fewer, not {count}")
-    some = Count(value=count, source=f"{count} GPU cores asked for")
+        raise InputError(f"{sheet.name}: GPU cores must be from 1 to {most:g}, as in its data sheet, not {count}")
+    some = Count(value=count, source=f"{count} GPU cores requested")
     engines = tuple(
         replace(each, units=some, peak={name: _share_of(rate, count / most) for name, rate in each.peak.items()})
         if each in gpus
@@ -498,11 +516,11 @@ def with_gpu_cores(sheet: DeviceProfile, count: int) -> DeviceProfile:
 
 
 def _share_of(rate: Rate, share: float) -> Rate:
-    return Rate(value=f"{rate.number * share:.12g} FLOP/s", source=f"{rate.source}, by cores")
+    return Rate(value=f"{rate.number * share:.12g} FLOP/s", source=f"{rate.source}, in proportion to the cores")
 
 
 def load_all() -> list[DeviceProfile]:
-    """All bundled devices, by name."""
+    """All bundled devices, sorted by name."""
     return [_shipped(name) for name in names()]
 
 
@@ -510,7 +528,7 @@ def read(path: str | Path) -> DeviceProfile:
     """The device that a YAML file describes.
 
     Raises:
-        SpecError: The file is missing or breaks the schema; the message names file and field.
+        SpecError: The file is missing or does not follow the schema; the message names file and field.
     """
     return files.build(DeviceProfile, files.read_yaml(path), file=str(path))
 

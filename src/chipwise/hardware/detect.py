@@ -12,7 +12,7 @@ from chipwise.core.fields import later
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CPU_INFO = Path("/proc/cpuinfo")
-INSTRUCTIONS = {  # by flag in /proc/cpuinfo: name; the best for integer products first
+INSTRUCTIONS = {  # names of instruction sets by their flags in /proc/cpuinfo, the best for integer products first
     "amx_int8": "AMX-INT8",
     "avx512_vnni": "AVX512-VNNI",
     "avx_vnni": "AVX-VNNI",
@@ -23,12 +23,12 @@ INSTRUCTIONS = {  # by flag in /proc/cpuinfo: name; the best for integer product
     "asimddp": "NEON with dot products",
     "asimd": "NEON",
 }
-SATURATING = frozenset({"AVX-512 without VNNI", "AVX2 without VNNI", "SSE4.1"})  # sums of int8 products in 16 bits
+SATURATING = frozenset({"AVX-512 without VNNI", "AVX2 without VNNI", "SSE4.1"})  # add int8 products in 16 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One computer. A cache level is None if the system does not report it."""
+    """A computer's processor, cores, caches and memory. A cache's size is None if the system does not report it."""
 
     name: str
     cpu: str
@@ -40,8 +40,8 @@ class Machine:
 
 
 def detect() -> Machine:
-    """Describes this machine."""
-    cpu = _cpu_name()
+    """Detects the properties of this machine."""
+    cpu = _field("model name", _read_cpu_info()) or platform.processor() or platform.machine() or "unknown CPU"
     cores = os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(
@@ -56,17 +56,13 @@ def detect() -> Machine:
 
 
 def instructions(cpu_info: str | None = None) -> str | None:
-    """The processor's best instruction set for integer products; None if the system does not report it.
+    """The processor's best instruction set for integer matrix products; None if the system does not report it.
 
     ``cpu_info`` is the text of ``/proc/cpuinfo``; by default this machine's.
     """
     flags = _field(r"(?:flags|Features)", _read_cpu_info() if cpu_info is None else cpu_info)
     known = set() if flags is None else set(flags.split())
     return next((name for flag, name in INSTRUCTIONS.items() if flag in known), None)
-
-
-def _cpu_name() -> str:
-    return _field("model name", _read_cpu_info()) or platform.processor() or platform.machine() or "unknown CPU"
 
 
 def _read_cpu_info() -> str:

@@ -1,4 +1,4 @@
-"""MachineProfile: the rates measured on one machine, in one runtime, with one number of threads."""
+"""MachineProfile: rates fitted to measurements on one machine, in one runtime, with a fixed number of threads."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ HOT_C = 90.0  # temperature at which processors slow down at the latest (95 to 1
 LARGE = ".large"  # suffix of checks on models that do not fit in caches
 LARGE_BYTES = 1e8  # stored weights above which a model counts as large
 EXTRAPOLATION = 0.25
-"""Increase of the standard deviation of log errors for each factor of e by which a model's weights exceed the checked
-sizes. (A change of cache level can cost a factor of two within a factor of four in size.) Smaller models have the
-checked models' deviation."""
+"""For models with more weights than any checked model: additional standard deviation of the logarithmic error, per unit
+of ln(weights / largest checked weights). The squares of the deviations are added. (A change of cache level
+can cost a factor of two while the weights grow by a factor of four.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
     """Seconds per weight byte as a function of the bytes that a whole pass streams (from caches, or from DRAM).
 
-    Linear between knots over the logarithm of the working set; constant beyond the ends.
+    It is linear in the logarithm of the working set between knots, and constant beyond the first and last knot.
     """
 
     working_set_bytes: tuple[float, ...]
@@ -40,24 +40,27 @@ class Curve:
 
     def __post_init__(self) -> None:
         if len(self.working_set_bytes) != len(self.s_per_byte) or not self.s_per_byte:
-            raise SpecError("a curve needs as many values as knots, and at least one", field="s_per_byte")
+            raise SpecError("must have as many values as working_set_bytes, and at least one", field="s_per_byte")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """The 99th percentile as ``ratio`` times the median plus ``extra_s``; never less than the median."""
+    """Model of the 99th percentile: ``ratio`` times the median plus ``extra_s``, but at least the median."""
 
     ratio: float
     extra_s: float
 
     def p99_s(self, median_s: Size, *, passes: Size = 1) -> AnyArray:
-        """The 99th percentile of ``passes`` passes with median ``median_s``, in seconds; both may be arrays."""
+        """The 99th percentile, in seconds, of the total time of ``passes`` passes. The median total is ``median_s``."""
         return np.asarray(np.maximum(median_s, self.ratio * median_s + passes * self.extra_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassCost:
-    """Time of a whole pass: ``scale`` times the sum of its operators, plus the runtime's call and choosing a token."""
+    """Time of a whole pass: ``scale`` times the operators' total time, plus two costs outside the operators.
+
+    ``call_s`` is the time to call the runtime. ``per_logit_s`` is the time per logit to choose the next token.
+    """
 
     call_s: float
     per_logit_s: float
@@ -66,18 +69,23 @@ class PassCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCost:
-    """Peak resident memory: a base, plus each kind of content times its number of copies (from packing and loading)."""
+    """Peak resident memory: a base, plus multiples of the stored bytes of tables and of matrices.
+
+    A multiple exceeds 1 if loading copies the stored bytes.
+    """
 
     base_bytes: float
     per_table_byte: float
-    per_matrix_byte: Mapping[str, float]  # by weight format
+    per_matrix_byte: Mapping[str, float]  # bytes held per stored byte, by weight format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckError:
-    """Errors of predictions for whole models; each model is predicted by a fit that left it out.
+    """The result of one check: prediction errors for whole models, by cross-validation.
 
-    ``spread`` is the standard deviation of ln(measured / predicted), from which intervals come.
+    The fit that predicts a model does not use that model's measurements.
+
+    ``spread`` is the standard deviation of ln(measured / predicted). The widths of intervals are computed from it.
     """
 
     models: int
@@ -88,13 +96,13 @@ class CheckError:
     most_bytes: float | None = None
 
     def at(self, stored_bytes: float) -> CheckError:
-        """A copy for a model of ``stored_bytes``: the spread grows above the sizes that were checked."""
+        """The errors for a model of ``stored_bytes``. Above the largest checked model, ``spread`` grows with size."""
         if self.most_bytes is None or stored_bytes <= self.most_bytes:
             return self
         return replace(self, spread=math.hypot(self.spread, EXTRAPOLATION * math.log(stored_bytes / self.most_bytes)))
 
     def sentence(self, name: str) -> str:
-        """One line of text about the check."""
+        """The check's errors in one line of text."""
         text = f"{label_of(name)}: mean error {units.show(self.mape, 'share')}"
         if self.kendall_tau is not None:
             text += f", rank correlation {self.kendall_tau:.2f}"
@@ -103,14 +111,14 @@ class CheckError:
 
     @property
     def megabytes(self) -> str:
-        """Smallest and largest weights of the checked models in megabytes; empty if unknown."""
+        """Sizes of the smallest and the largest checked model in megabytes; empty if unknown."""
         if self.least_bytes is None or self.most_bytes is None:
             return ""
         return f"{_megabytes(self.least_bytes)} to {_megabytes(self.most_bytes)}"
 
 
 def label_of(check: str) -> str:
-    """Name of a check in words: ``decode_p99.large`` is ``decode P99``."""
+    """A check's name in words: ``decode_p99.large`` becomes ``decode P99``."""
     return check.removesuffix(LARGE).replace("_p99", " P99")
 
 
@@ -138,11 +146,11 @@ class Residual:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRows:
-    """The whole models of a calibration in one phase, one row per model, kept for later fits.
+    """The whole models that calibration measured in one phase, one row per model, stored for later fits.
 
-    Rows of ``parts`` are seconds in the order of ``names`` (``cost.pricing.PARTS``; empty in older profiles, where
-    convolutions were part of "other"); rows of ``figures`` are in the order of ``cost.residual.FIGURES``. Models that
-    were measured on a busy machine have no P99.
+    Each row of ``parts`` lists seconds in the order of ``names``, which is ``cost.pricing.PARTS``. In older profiles
+    ``names`` is empty, and convolutions are part of "other". Each row of ``figures`` is in the order of
+    ``cost.residual.FIGURES``. Models that were measured on a busy machine have no P99.
     """
 
     names: tuple[str, ...] = ()
@@ -154,46 +162,52 @@ class ModelRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thermal:
-    """Slowdown under sustained load: time per token rises from its cold value to ``1 / sustained_share`` times that.
+    """Slowdown under sustained load.
 
-    It rises as ``1 - exp(-t / time_constant_s)``. ``throttle_s`` is the time until half of the rise; None if there was
-    no slowdown.
+    The time per token rises from its value on a cold machine to ``1 / sustained_share`` times that value. The rise
+    follows ``1 - exp(-t / time_constant_s)``. ``throttle_s`` is the time after which half of the rise has happened;
+    None if there was no slowdown.
     """
 
     sustained_share: float  # share of the cold speed that remains under long load
     time_constant_s: float
     throttle_s: float | None
     observed_s: float  # length of the measurement
-    temperature_c: float | None = None  # of the hottest zone at its end
-    ambient_c: float | None = None  # of the surroundings, if stated
+    temperature_c: float | None = None  # temperature of the hottest zone at the end of the measurement
+    ambient_c: float | None = None  # temperature of the surroundings, if stated
 
     def __post_init__(self) -> None:
         if not 0 < self.sustained_share <= 1:
-            raise SpecError(f"must be a share of the cold speed, not {self.sustained_share}", field="sustained_share")
+            raise SpecError(f"must be above 0 and at most 1, not {self.sustained_share}", field="sustained_share")
 
     def share_at(self, ambient_c: float) -> float:
-        """Share of the cold speed that remains in surroundings of ``ambient_c`` degrees Celsius.
+        """Share of the cold speed that remains at an ambient temperature of ``ambient_c`` degrees Celsius.
 
-        The same power holds the same rise of temperature. A machine that slowed down was at its limit; one that did not
-        may get hotter up to ``HOT_C``. Power is taken to go with the square of the clock.
+        Three assumptions are made. Equal power heats the machine by the same amount at any ambient temperature. A
+        machine that slowed down was at its maximum temperature; the maximum of a machine that did not slow down is
+        ``HOT_C``, or its measured temperature if that is higher. Power grows with the square of the clock.
 
         Raises:
-            Unsupported: The temperature of the machine or of its surroundings was not recorded.
+            Unsupported: The machine's temperature or the ambient temperature was not recorded, or ``ambient_c`` is too
+                high for long load.
         """
         if self.temperature_c is None or self.ambient_c is None or self.temperature_c <= self.ambient_c:
             raise Unsupported(
-                "the machine's temperature or that of its surroundings was not recorded under long load; run: chipwise "
+                "no temperatures of this machine and its surroundings were recorded under long load; run: chipwise "
                 "measure MODEL --sustained 10m --ambient 25C"
             )
         limit_c = self.temperature_c if self.throttle_s is not None else max(self.temperature_c, HOT_C)
         power = max(limit_c - ambient_c, 0.0) / (self.temperature_c - self.ambient_c)
         if power <= 0:
-            raise Unsupported(f"a machine that slows down at {limit_c:g} °C has no long load at {ambient_c:g} °C")
+            raise Unsupported(
+                f"a machine that slows down at {limit_c:g} °C cannot run for long at {ambient_c:g} °C ambient; "
+                "state a lower ambient temperature"
+            )
         return min(1.0, self.sustained_share * math.sqrt(power))
 
 
 def _numbers(data: object, name: str) -> Iterator[tuple[str, float]]:
-    """All numbers in plain data, with their dotted names."""
+    """Yields each number in plain data, with its path as a dotted name."""
     if isinstance(data, Mapping):
         for key, value in data.items():
             yield from _numbers(value, f"{name}.{key}")
@@ -206,8 +220,8 @@ def _numbers(data: object, name: str) -> Iterator[tuple[str, float]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineProfile:
-    """Fitted rates. ``terms["matmul.fp32.vector"]["k"]`` is seconds per unit of that feature
-    (``predict/cost/terms.py``).
+    """The fitted rates of one machine in one runtime. ``terms["matmul.fp32.vector"]["k"]`` is seconds per unit of the
+    feature ``k`` (``predict/cost/terms.py``).
 
     Raises:
         SpecError: A rate is negative or not a number.
@@ -224,14 +238,14 @@ class MachineProfile:
     memory: MemoryCost
     tails: Mapping[str, Tail]  # by phase
     checks: Mapping[str, CheckError]  # "prefill", "decode_p99", "memory"; large models separately: "decode.large"
-    roofs: Mapping[str, float] = field(default_factory=dict)  # bytes/s by level, as measured
-    peaks: Mapping[str, float] = field(default_factory=dict)  # FLOP/s by weight format, best seen
+    roofs: Mapping[str, float] = field(default_factory=dict)  # measured bytes/s by level of memory
+    peaks: Mapping[str, float] = field(default_factory=dict)  # best FLOP/s seen, by weight format
     clean: bool = True
     notes: tuple[str, ...] = ()
     reference_s: Mapping[str, float] = field(default_factory=dict)  # seconds of reference work, to detect drift
     residuals: Mapping[str, Residual] = field(default_factory=dict)  # by phase
     calibration_models: Mapping[str, ModelRows] = field(default_factory=dict)  # by phase
-    learned_from: int = 0  # measured models in addition to calibration's
+    learned_from: int = 0  # number of measured models in addition to those of calibration
     thermal: Thermal | None = None
 
     def __post_init__(self) -> None:
@@ -251,7 +265,7 @@ class MachineProfile:
         """The fitted rates of one kind of operator.
 
         Raises:
-            Unsupported: This profile has no rates for it.
+            Unsupported: This profile has no rates for ``model``.
         """
         try:
             return self.terms[model]
@@ -262,9 +276,10 @@ class MachineProfile:
             ) from None
 
     def check(self, name: str, stored_bytes: float) -> CheckError:
-        """The check that applies to ``name`` (``decode``, ``decode_p99``, ``memory``) for a model of ``stored_bytes``.
+        """The check for ``name`` (``decode``, ``decode_p99``, ``memory``) that applies to a model of ``stored_bytes``.
 
-        Large models have a separate check, if any. Tails without a check use the median's.
+        Some profiles have a separate check for large models. If there is no check for a P99, the result is the check
+        for the median.
         """
         name = name if name in self.checks else name.removesuffix("_p99")
         small, large = self.checks[name], self.checks.get(name + LARGE)
@@ -272,7 +287,7 @@ class MachineProfile:
 
     @property
     def check_errors(self) -> str:
-        """One line on errors for each phase and range of sizes; each model was left out of its fit."""
+        """The errors of each check as one line of text. There is a check for each phase and range of model sizes."""
         return "\n".join(check.sentence(name) for name, check in self.checks.items())
 
     def save(self, path: str | Path) -> None:
@@ -292,10 +307,10 @@ class MachineProfile:
     def from_data(cls, data: object, *, file: str | None = None) -> MachineProfile:
         """The profile that ``data`` describes."""
         if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
-            raise SpecError(f"not a machine profile of this version ({SCHEMA}); run: chipwise calibrate", file=file)
+            raise SpecError(f"this is not a machine profile of version {SCHEMA}; run: chipwise calibrate", file=file)
         fields = {RENAMED.get(key, key): value for key, value in data.items() if key != "schema"}
         try:
             return build(cls, fields, file=file)
         except SpecError as error:
-            message = f"{error.message}; this profile is damaged, make a new one: chipwise calibrate"
+            message = f"{error.message}; this profile is damaged, so create a new one: chipwise calibrate"
             raise SpecError(message, file=error.file, field=error.field) from None

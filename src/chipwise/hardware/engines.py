@@ -1,4 +1,4 @@
-"""Engines, levels of memory and links of a chip, as published."""
+"""Engines, memory levels and links of a chip, as published."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LEVELS = ("registers", "l1", "l2", "l3", "dram", "host")  # ordered from the ari
 class Engine:
     """Multiply-add units of one kind: a chip's matrix units, its vector units, or an NPU.
 
-    ``units`` and ``fma_per_clock`` (dense, per unit) are set if published; ``clock`` is the clock at which the stated
-    peaks hold. If all three are known, the peak follows from them.
+    ``units`` and ``fma_per_clock`` (dense, per unit) are set if published; ``clock`` is the clock for which the stated
+    peaks are valid. If all three are known, the peak follows from them.
     """
 
     name: str
@@ -39,27 +39,28 @@ class Engine:
                     raise SpecError(f"unknown number format; known: {names}", field=f"{table}.{dtype}")
 
     def derived(self, dtype: str) -> float | None:
-        """Units × multiply-adds per clock × 2 × clock, or None if one of them is not published."""
+        """Peak as units × multiply-adds per clock × 2 × clock; None if one of these is not published."""
         fma = self.fma_per_clock.get(dtype)
         if fma is None or self.units is None or self.clock is None:
             return None
         return self.units.number * fma.number * 2 * self.clock.number
 
     def rate(self, dtype: str) -> float | None:
-        """Dense peak in operations per second: stated, else derived, else None."""
+        """Dense peak in operations per second: the stated peak, else the derived peak, else None."""
         stated = self.peak.get(dtype)
         return stated.number if stated is not None else self.derived(dtype)
 
     def dtypes(self) -> list[DType]:
-        """The formats for which this engine has a rate, widest first."""
+        """The number formats for which this engine has a rate, widest first."""
         return [dtype for dtype in DType if self.rate(dtype) is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLevel:
-    """One level of memory. ``per`` unit: each SM, CU or core has its own; ``capacity`` is the size of one.
+    """One level of memory. If ``per`` is ``unit``, each SM, CU or core has its own instance of size ``capacity``.
 
-    ``bandwidth`` is for all instances together; ``bytes_per_clock`` (per instance) replaces it if vendors publish that.
+    ``bandwidth`` is for all instances together. If it is not stated, it follows from one instance's
+    ``bytes_per_clock``.
     """
 
     name: Literal["registers", "l1", "l2", "l3", "dram", "host"]

@@ -1,4 +1,4 @@
-"""Published figures of chips: a quantity as written in a file, with its source."""
+"""Published figures of chips: a quantity as written in the file, with its source."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Fact:
 
 
 class Count(Fact):
-    """A count."""
+    """A number of things, such as cores."""
 
     __slots__ = ()
 
 
 class Rate(Fact):
-    """Arithmetic operations per second; a multiply-add is two."""
+    """Arithmetic operations per second; a multiply-add counts as two."""
 
     __slots__ = ()
     kind = "compute"
@@ -120,7 +120,7 @@ class Tile:
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """(m, n, k); m is 1 for an array that streams rows."""
+        """The size (m, n, k); m is 1 for an array that streams rows."""
         parts = [int(part) for part in self.value.split("x")]
         m, n, k = parts if len(parts) == 3 else [1, *parts]
         return m, n, k

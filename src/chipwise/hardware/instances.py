@@ -1,6 +1,6 @@
 """Cloud machines by their rental names: chip, number of chips, price.
 
-``p5.48xlarge`` is eight H100; the suffix ``-spot`` selects the spot price.
+``p5.48xlarge`` has eight H100s; the suffix ``-spot`` selects the spot price.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SPOT = "-spot"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """A cloud machine, which is rented as a whole, with its price in dollars per hour if known."""
+    """A cloud machine, which can only be rented as a whole, with its price in dollars per hour if known."""
 
     name: str
     chip: str
@@ -28,13 +28,13 @@ class Instance:
 
     @property
     def said(self) -> str:
-        """Text such as ``p5.48xlarge: 8 x h100-sxm, rented together, $55.04/h``."""
+        """A description such as ``p5.48xlarge: 8 x h100-sxm, rented together, $55.04/h``."""
         together = ", rented together" if self.chips > 1 else ""
         price = "price unknown" if self.usd_per_h is None else f"${self.usd_per_h:,.2f}/h"
         return f"{self.name}: {self.chips} x {self.chip}{together}, {price}"
 
     def rented(self, chips: int) -> int:
-        """Number of machines to rent for this many chips."""
+        """Number of machines to rent for ``chips`` chips."""
         return -(-chips // self.chips)
 
 
@@ -56,19 +56,19 @@ def _known() -> Mapping[str, Instance]:
 
 
 def named(name: str) -> Instance | None:
-    """The cloud machine ``name``; None if there is none."""
+    """The cloud machine called ``name``; None if there is no such machine."""
     key = name.strip().lower()
     return _known().get(key) or _known().get(f"standard_{key}")
 
 
 def paid(device: str, chips: int) -> int:
-    """Number of chips to pay for, because machines are rented whole."""
+    """Number of chips to pay for if ``chips`` are needed: cloud machines can only be rented as a whole."""
     machine = named(device)
     return chips if machine is None else machine.rented(chips) * machine.chips
 
 
 def counted(device: str, chips: int) -> str:
-    """Text such as ``9 x l40s``, or ``2 x p5.48xlarge (9 of 16 chips)`` for chips of rented machines."""
+    """The number of chips as text: ``9 x l40s``, or ``2 x p5.48xlarge (9 of 16 chips)`` for rented machines."""
     machine = named(device)
     if machine is None or machine.chips == 1:
         return f"{chips} x {device}"

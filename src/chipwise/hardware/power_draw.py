@@ -1,4 +1,4 @@
-"""Maximum and idle power of a device: from its sheet, or for phones from similar small machines."""
+"""Maximum and idle power of a device: from its data sheet or, for phone chips, from similar small machines."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from chipwise.hardware.datasheet import DeviceProfile
 FLOOR_SHARE = 0.25  # idle power as a share of the board's limit, if none is published
 PHONE_BANDWIDTH = 90e9  # bytes/s; systems on a chip up to this bandwidth are in phones, boards and small laptops
 PHONE_LOAD_W, PHONE_IDLE_W, PHONE_LOG_HALFWIDTH = 11.1, 1.7, 0.64
-"""Wall power of small machines with such chips, loaded and idle, in watts; and the interval's half-width in logarithms.
+"""Wall power in watts of small machines with phone chips, under load and idle; log half-width of its 90 % interval.
 
 Geometric means over the machines with published wall power: MacBook Neo (A18 Pro), Radxa Dragon Q6A (QCS6490), Orange
 Pi 5 Max (RK3588), Raspberry Pi 5 and 4, HiFive Premier P550 (only loaded: its idle power is close to its loaded power).
-By Student's t, another such machine lies within the half-width with probability 0.9. Source: geerlingguy/sbc-reviews
-968b675.
+The interval is a prediction interval by Student's t for another such machine. Source: geerlingguy/sbc-reviews 968b675.
 """
 
 
 def limit_w(device: DeviceProfile) -> float:
-    """Maximum watts of the device: its board power; for phone chips without one, that of similar small machines.
+    """Maximum power in watts: the board power, or for phone chips without board power the power of similar machines.
 
     Raises:
         Unsupported: The device lists no board power and is not a phone chip.
@@ -28,7 +27,7 @@ def limit_w(device: DeviceProfile) -> float:
 
 
 def floor_w(device: DeviceProfile) -> float:
-    """Watts of an idle device: its published idle power, else ``FLOOR_SHARE`` of the board's limit.
+    """Power of the idle device in watts: its published idle power, else ``FLOOR_SHARE`` of its maximum power.
 
     Raises:
         Unsupported: See :func:`limit_w`.

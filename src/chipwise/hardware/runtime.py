@@ -1,7 +1,7 @@
-"""Runtimes: which operators they fuse, how they batch, and on which devices they run.
+"""Runtimes: which operators each runtime fuses, how it batches requests, and on which devices it runs.
 
-Fusion is a property of the runtime, not of the model: the same layer is nine kernels in one and five in another.
-Which chains are fused is taken from each project's own documentation and source, as of the version named here.
+Fusion is a property of the runtime: the same layer may be nine kernels in one runtime and five in another.
+Which chains of operators are fused is taken from each project's documentation and source, in the version named here.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from chipwise.errors import UnknownName, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 
 Chain = Literal["qkv", "gate_up", "act_mul", "skip_norm", "rope_cache", "attention", "experts"]
-"""Chains that a runtime may fuse. ``qkv``: one product for q, k and v · ``gate_up``: one product for both FFN inputs ·
-``act_mul``: activation and gating · ``skip_norm``: residual sum and norm · ``rope_cache``: rotation and cache write ·
-``attention``: scores, softmax and values without scores in memory · ``experts``: grouped products of a mixture's
-experts. (The PyTorch runtimes represent transformers 4, which loops over the active experts: modeling_mixtral.py.)"""
+"""Chains that a runtime may fuse. ``qkv``: one matrix product for q, k and v · ``gate_up``: one matrix product for both
+FFN inputs · ``act_mul``: activation and gating · ``skip_norm``: residual sum and norm · ``rope_cache``: rotation and
+cache write · ``attention``: scores, softmax and values without scores in memory · ``experts``: grouped matrix products
+of a mixture's experts. (The PyTorch runtimes stand for the library transformers, version 4, which loops over the active
+experts.)"""
 Platform = Literal[
     "cuda", "old cuda", "rocm", "old rocm", "xpu", "metal", "cpu", "board", "phone", "tpu", "neuron", "gaudi", "hailo",
     "other",
 ]  # fmt: skip
-"""Platforms that a runtime may support, see :func:`platform_of`."""
+"""Hardware platforms that a runtime may support; :func:`platform_of` returns the platform of a device."""
 EVERY: frozenset[Chain] = frozenset({"qkv", "gate_up", "act_mul", "skip_norm", "rope_cache", "attention", "experts"})
 
 
@@ -32,11 +33,11 @@ EVERY: frozenset[Chain] = frozenset({"qkv", "gate_up", "act_mul", "skip_norm", "
 class Runtime:
     """One serving or inference runtime.
 
-    ``stack`` names the kernel library whose fitted kernel models apply. ``graphs`` says whether decode
-    steps are captured and replayed, so that the host does not launch each kernel. ``mixes`` says whether prompts are
-    processed in chunks together with decoding requests. ``prefill_tokens`` is the number of prompt positions per pass
-    if prompts have separate passes; 0 if they share passes with decode steps. ``python`` says whether the scheduler is
-    written in Python, and ``vocabulary_multiple`` is the multiple to which the head's rows are padded.
+    ``stack`` names the kernel library whose fitted timings apply. ``graphs`` states whether decode steps are captured
+    and replayed, so that the host does not launch each kernel. ``mixes`` states whether prompts are processed in chunks
+    together with decoding requests. ``prefill_tokens`` is the number of prompt positions per pass if prompts have
+    separate passes; 0 if they share passes with decode steps. ``python`` states whether the scheduler is written in
+    Python, and ``vocabulary_multiple`` is the multiple to which the head's rows are padded.
     """
 
     name: str
@@ -51,17 +52,17 @@ class Runtime:
     vocabulary_multiple: int = 1
     aliases: tuple[str, ...] = ()
     runs_on: frozenset[Platform] = frozenset()
-    checked: bool = True  # whether any run was validated; if not, its interval is the widest
-    replayed_as: str = "a captured graph"  # words for a captured decode step in messages
+    checked: bool = True  # whether predictions were checked against any run; if not, the widest interval is used
+    replayed_as: str = "a captured graph"  # what messages call a captured decode step
 
     @property
     def served(self) -> bool:
-        """Whether host and kernel constants were fitted to serving runs of this runtime."""
+        """Whether host and kernel times were fitted to serving runs of this runtime, not of a similar one."""
         return self.name == self.stack and self.stack in SERVING
 
     @property
     def local(self) -> bool:
-        """Whether its kernels were fitted to single-user runs on consumer chips."""
+        """Whether the times of the runtime's kernels were fitted to single-user runs on consumer chips."""
         return self.stack not in (*SERVING, CORES)
 
     def fuses(self, chain: Chain) -> bool:
@@ -71,7 +72,7 @@ class Runtime:
 
 CORES = "cores"  # the stack of ONNX Runtime on CPU cores
 SERVING = ("vllm", "sglang", "trtllm")
-"""Stacks that were timed on data-centre GPUs while serving many requests at once."""
+"""Kernel libraries that were timed on data-centre GPUs while serving many requests at once."""
 
 # Supported hardware as each project's documentation lists it in November 2026: docs.vllm.ai (CUDA 7.0 and newer, ROCm,
 # Intel XPU, CPU, and plugins for TPU, Neuron and Gaudi), pytorch.org (and XLA for TPU and Neuron).
@@ -87,7 +88,7 @@ _ON_LLAMA_CPP = ("ollama", "lm-studio", "lmstudio", "koboldcpp", "gpt4all", "jan
 def _for_one_user(
     name: str, title: str, runs_on: set[Platform], aliases: tuple[str, ...] = (), *, checked: bool = True
 ) -> Runtime:
-    """A single-user runtime with its own fused kernels."""
+    """Makes a single-user runtime with its own fused kernels."""
     return Runtime(
         name=name,
         title=title,
@@ -103,25 +104,15 @@ def _for_one_user(
 
 
 def _onnx_runtime(name: str, title: str, runs_on: set[Platform], aliases: tuple[str, ...], *, checked: bool) -> Runtime:
-    return Runtime(
-        name=name,
-        title=title,
-        stack="vllm",
-        fused=frozenset({"qkv", "skip_norm", "rope_cache", "attention", "experts"}),
-        graphs=False,
-        mixes=False,
-        python=False,
-        dispatch_s=1e-6,
-        aliases=aliases,
-        runs_on=frozenset(runs_on),
-        checked=checked,
-    )
+    fused: frozenset[Chain] = frozenset({"qkv", "skip_norm", "rope_cache", "attention", "experts"})
+    alone = _for_one_user(name, title, runs_on, aliases, checked=checked)
+    return replace(alone, stack="vllm", fused=fused, dispatch_s=1e-6)
 
 
 RUNTIMES: Mapping[str, Runtime] = {
     runtime.name: runtime
     for runtime in (
-        # Both pad the vocabulary: DEFAULT_VOCAB_PADDING_SIZE in layers/vocab_parallel_embedding.py
+        # vLLM and SGLang pad the vocabulary: DEFAULT_VOCAB_PADDING_SIZE in layers/vocab_parallel_embedding.py
         Runtime(name="vllm", title="vLLM", stack="vllm", fused=EVERY, vocabulary_multiple=64, runs_on=_VLLM),
         Runtime(
             name="sglang",
@@ -231,15 +222,9 @@ RUNTIMES: Mapping[str, Runtime] = {
             aliases=("deepspeed-mii", "optimum-habana"),
             runs_on=frozenset({"cuda", "rocm", "gaudi", "xpu"}),
         ),
-        Runtime(
-            name="openvino",
-            title="OpenVINO",
-            stack="openvino",
+        replace(
+            _for_one_user("openvino", "OpenVINO", {"xpu", "cpu", "board", "other"}),
             fused=frozenset({"act_mul", "skip_norm", "rope_cache", "attention", "experts"}),
-            graphs=False,
-            mixes=False,
-            python=False,
-            runs_on=frozenset({"xpu", "cpu", "board", "other"}),
         ),
     )
 }
@@ -250,13 +235,13 @@ _PARTS: Mapping[str, str] = {
     "cpu": "cpu|kleidiai|blas|neon|avx2|avx512",
     "npu": "npu|hexagon|htp|ane",
 }
-"""Back ends by the part of a chip that they run on."""
+"""For each part of a chip: the back ends that run on it, as a pattern."""
 _BACK_END = re.compile(rf"[\s/:+_,(-]+({'|'.join(_PARTS.values())})\)?$")
-"""The back end after a runtime's name: ``llama.cpp-rocm``, ``ollama (Metal)``."""
+"""Pattern of a back end after a runtime's name, as in ``llama.cpp-rocm`` or ``ollama (Metal)``."""
 
 
 def part_named(name: str) -> str | None:
-    """The part of a chip on which the back end in a runtime's name runs: ``llama.cpp-opencl`` runs on the GPU."""
+    """The part of a chip that a runtime's name implies: ``gpu`` for ``llama.cpp-opencl``; None without a back end."""
     found = _BACK_END.search(name.strip().lower())
     return None if found is None else next(part for part, ends in _PARTS.items() if found[1] in ends.split("|"))
 
@@ -266,7 +251,7 @@ def runtime_named(name: str) -> Runtime:
 
     Raises:
         UnknownName: There is no such runtime.
-        Unsupported: The runtime exists but is not modelled; the message names the nearest modelled one.
+        Unsupported: chipwise knows the runtime but does not model it; the message names the nearest modelled runtime.
     """
     key = name.strip().lower()
     for each in (key, key.partition("(")[0].rstrip(), _BACK_END.sub("", key)):
@@ -276,7 +261,7 @@ def runtime_named(name: str) -> Runtime:
                 return RUNTIMES["llama.cpp-vulkan"] if vulkan else runtime
     if key in INSTEAD:
         near = INSTEAD[key]
-        raise Unsupported(f"the runtime {name} is not modelled; the nearest that is: --runtime {near}")
+        raise Unsupported(f"chipwise does not model the runtime {name}; use the most similar one: --runtime {near}")
     raise UnknownName("runtime", name, RUNTIMES)
 
 
@@ -298,14 +283,14 @@ INSTEAD: Mapping[str, str] = {
     }.items()
     for name in names.split()
 }
-"""Well-known runtimes that are not modelled, each with the nearest modelled one."""
+"""Well-known runtimes that chipwise does not model, each with the most similar modelled runtime."""
 
 
 _OLD_CUDA = frozenset({"kepler", "maxwell", "pascal", "jetson"})  # families with compute capability below or near 7.0
 _BOARDS = frozenset({"Raspberry Pi", "Rockchip", "SiFive"})
 _PHONES = frozenset({"Qualcomm", "MediaTek", "Samsung", "Google"})
 ON_CORES: frozenset[Platform] = frozenset({"cpu", "board", "phone"})
-"""Platforms on which ONNX Runtime uses the CPU cores by default."""
+"""Platforms on which ONNX Runtime runs on the CPU cores by default."""
 _REPLAYED_AS: Mapping[Platform, str] = {
     "cuda": "a captured CUDA graph",
     "old cuda": "a captured CUDA graph",
@@ -345,7 +330,7 @@ def platform_of(device: DeviceProfile) -> Platform:
 
 
 def runtimes_for(device: DeviceProfile) -> list[str]:
-    """The runtimes that exist for ``device``, its default first."""
+    """Names of the runtimes that support ``device``; the default runtime comes first."""
     default, platform = default_runtime(device), platform_of(device)
     return [default, *(r.name for r in RUNTIMES.values() if platform in r.runs_on and r.name != default)]
 
@@ -355,18 +340,18 @@ _OF_ONNX = frozenset({"int8", "int4"})
 _OF_CHECKPOINTS = _OF_ONNX | {"w8a8", "int4_g32", "int4_g128", "fp8", "fp8_block", "nvfp4"}
 
 
-_GEFORCE = ("GeForce", "TITAN")  # in the titles of NVIDIA's consumer cards
+_GEFORCE = ("GeForce", "TITAN")  # words in the titles of NVIDIA's consumer cards
 
 
 def default_runtime(
     device: DeviceProfile, weights: WeightFormat | None = None, *, images: bool = False, one_user: bool = True
 ) -> str:
-    """vLLM on server chips, ONNX Runtime on Hailo's chips, llama.cpp on consumer chips.
+    """The default runtime: vLLM on server chips, ONNX Runtime on Hailo's chips, llama.cpp on consumer chips.
 
-    A weight format of GGUF or MLX files implies the runtime that reads it, if that runs on the device. Formats of
+    A weight format of GGUF or MLX files implies the runtime that reads such files, if it runs on the device. Formats of
     server checkpoints (fp8, int4, …) imply vLLM on a GeForce and ONNX Runtime on CPU cores. Image models (``images``)
-    run in compiled PyTorch on GPUs, elsewhere in ONNX Runtime if possible. On a GeForce, everything except a decoder
-    for ``one_user`` (such as the servers of a fleet) runs in vLLM.
+    run in compiled PyTorch on GPUs, and on other chips in ONNX Runtime if possible. On a GeForce, the default is
+    llama.cpp for ``one_user``, but vLLM for servers, such as those of a fleet.
     """
     platform = platform_of(device)
     if images:
@@ -394,10 +379,10 @@ def default_runtime(
 
 
 def on_device(runtime: Runtime, device: DeviceProfile) -> Runtime:
-    """Returns ``runtime`` adapted to ``device``.
+    """A copy of ``runtime`` with the properties that it has on ``device``.
 
     Raises:
-        Unsupported: The runtime does not run there; the message names runtimes that do.
+        Unsupported: The runtime does not run on ``device``; the message names runtimes that do.
     """
     platform = platform_of(device)
     if platform not in runtime.runs_on:

@@ -1,8 +1,8 @@
-"""Taught profiles: files with corrections of predictions for one machine, learnt from a table of measured models.
+"""Taught profiles: files that correct predictions for one machine, learnt from a table of measured models.
 
-A taught profile corrects the predictions of a data sheet, its ``base`` (the arithmetic is in
-``predict/served/taught_pass.py``). Profiles are kept by machine name in the user's data folder, one file per version. A
-version is never overwritten: teaching again adds the next one.
+A taught profile corrects the predictions from a data sheet, its ``base`` (the arithmetic is in
+``predict/served/taught_pass.py``). Profiles are stored by machine name in the user's data folder, one file per version.
+A version is never overwritten: teaching again adds the next version.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ Row = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaughtError:
-    """Errors on measured rows, as shares of the measured value. Each row is predicted by a fit without its model."""
+    """Prediction errors as shares of measured values.
+
+    Each row was predicted by a fit that excludes all rows of its model. If there are fewer than three models, the fit
+    excludes the row itself and possibly some other rows.
+    """
 
     rows: int
     mean: float
@@ -41,9 +45,9 @@ class TaughtError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileResult:
-    """A measured ONNX file: its amounts of work by name, the runtime, the number format, and seconds of a pass.
+    """A measured ONNX file: the amount of each kind of work in a pass, the runtime, the number format, and the seconds.
 
-    ``part`` is that of the data sheet on which it ran, such as ``npu`` or ``4-cores``; empty for the whole chip.
+    ``part`` is the part of the chip on which the file ran, such as ``npu`` or ``4-cores``; empty for the whole chip.
     """
 
     model: str
@@ -60,7 +64,10 @@ class FileResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaughtTail:
-    """ln(P99 / P50) of a time in the machine's next run: its mean, and its standard deviation after so many runs."""
+    """Predicted distribution of ln(P99 / P50) for a new run on the machine: its mean and standard deviation.
+
+    The prediction is based on ``runs`` measured runs.
+    """
 
     runtime: str
     time: str  # ttft or tpot
@@ -76,32 +83,35 @@ class TaughtTail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teaching:
-    """The posterior of one fit: a normal distribution over ``1 + terms + labels + points`` logarithms.
+    """The posterior of one fit: a normal distribution over the logarithms of correction factors.
+
+    ``mean`` and ``covariance`` have this order: the logarithm of a common factor, the logarithm of one factor for each
+    of ``terms``, the same for each of ``labels``, and one coefficient of the smooth part for each of ``points``.
 
     Attributes:
         name: Name of the machine.
         version: Number of the version, from 1.
         created: ISO date and time.
-        base: The data sheet that is corrected.
+        base: Name of the data sheet whose predictions are corrected.
         rows: Number of measured rows used.
-        terms: Names of the groups of operators whose seconds add up to a pass.
-        units: Seconds of each group before learning.
-        labels: Names of the factors on a whole pass: for its phase, runtime, weight format or variant.
-        label_sd: Standard deviation of the logarithm for a label without rows.
-        points: Features of the passes on which the smooth part is defined.
+        terms: Names of the groups of operators whose times add up to a pass.
+        units: Factor of each group before learning, ``units_g`` in ``predict/served/taught_pass.py``.
+        labels: Names of the factors for a whole pass, which depend on phase, runtime, weight format or variant.
+        label_sd: Standard deviation of the logarithm of a factor whose label has no rows.
+        points: Features of the passes at which the smooth part of the correction is defined.
         amplitude: Standard deviation of the smooth part far from all points, in logarithms.
         reach: Length scale of the smooth part, in standard deviations of the features.
         mean: Posterior mean of the logarithms.
         covariance: Posterior covariance of the logarithms.
-        noise: Standard deviation of one measured row, in logarithms.
-        widen: Factor on the standard deviations, chosen so that nine of ten left-out rows are inside the interval.
+        noise: Standard deviation of the noise of one measured row, in logarithms.
+        widen: Factor on the standard deviations, chosen so that intervals contain nine of ten left-out rows.
         variant: The variant (backend, threads, …) that predictions are for.
-        machine: Name of the machine in the table; rows of another machine are refused.
+        machine: Name of the machine in the table; rows of other machines are rejected.
         check: Cross-validated errors; None if there are too few rows.
         source: Where the rows came from.
-        records: The rows themselves, so that a later version can start from them.
-        tails: P99s over P50s by runtime and time; empty if no samples were measured.
-        files: Measured ONNX files, which correct the prediction of files on the part where they ran and nothing else.
+        records: The rows themselves, so that later versions can use them too.
+        tails: Ratios of P99 to P50, one for each runtime and kind of time; empty if no samples were measured.
+        files: Measured ONNX files, which correct only predictions for ONNX files on the same part of the chip.
     """
 
     name: str
@@ -136,15 +146,15 @@ class Teaching:
         if not self.rows:
             return
         if len(self.units) != len(self.terms):
-            raise SpecError("needs one unit for each term", field="units")
+            raise SpecError("must have one value for each term", field="units")
         if len(self.mean) != size or len(self.covariance) != size or any(len(row) != size for row in self.covariance):
             raise SpecError(f"must have {size} logarithms", field="mean")
         numbers = (*self.mean, *self.units, self.noise, self.widen, self.amplitude, *map(sum, self.covariance))
         if not all(map(math.isfinite, numbers)) or min(self.noise, self.widen, self.reach) <= 0:
-            raise SpecError("must be finite numbers, spreads above 0", field="mean")
+            raise SpecError("must be finite numbers, with standard deviations above 0", field="mean")
 
     def __hash__(self) -> int:
-        """The hash of name and version."""
+        """Hash of the name and the version."""
         return hash((self.name, self.version))
 
     @property
@@ -154,9 +164,9 @@ class Teaching:
 
     @property
     def provenance(self) -> str:
-        """Provenance of predictions in words."""
+        """Where predictions with this profile come from, in words."""
         if not self.rows:
-            taught = f"only ONNX files taught, from {len(self.files)} results" if self.files else "nothing taught"
+            taught = f"corrected for ONNX files only, by {len(self.files)} results" if self.files else "nothing taught"
             return f"predicted (data sheet of {self.base}, {taught})"
         return (
             f"predicted (taught from {self.rows} row{'s' if self.rows > 1 else ''}, on the data sheet of {self.base})"
@@ -166,13 +176,13 @@ class Teaching:
         """Writes the profile as a new file and returns its path.
 
         Raises:
-            StorageError: It cannot be written.
+            StorageError: The file cannot be written.
         """
         path = folder(self.name) / f"v{self.version:04d}.json"
         with storage(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists():
-                raise InputError(f"{path}: this version exists already, and versions are never overwritten")
+                raise InputError(f"{path}: this version already exists, and versions are never overwritten")
         write_json(path, {"schema": SCHEMA, **plain(self)})
         return path
 
@@ -185,7 +195,7 @@ def key(name: str) -> str:
     """
     found = re.sub(r"[^a-z0-9.+]+", "-", name.strip().lower()).strip("-.")[:80]
     if not found:
-        raise InputError(f"{name!r:.60} cannot name a machine; use letters and digits, such as shop-box")
+        raise InputError(f"{name!r:.60} cannot be a machine's name; use letters and digits, such as shop-box")
     return found
 
 
@@ -195,7 +205,7 @@ def folder(name: str) -> Path:
 
 
 def names() -> list[str]:
-    """The machines that have a taught profile, sorted."""
+    """Names of the machines that have a taught profile, sorted."""
     try:
         return sorted(path.name for path in (data_folder() / FOLDER).iterdir() if versions(path.name))
     except OSError:
@@ -203,7 +213,7 @@ def names() -> list[str]:
 
 
 def versions(name: str) -> list[int]:
-    """The versions of a machine's profile, oldest first."""
+    """Numbers of the versions of a machine's profile, oldest first."""
     try:
         found = [_VERSION.fullmatch(path.name) for path in folder(name).iterdir()]
     except OSError:
@@ -212,7 +222,7 @@ def versions(name: str) -> list[int]:
 
 
 def revision(name: str) -> int:
-    """Time in nanoseconds at which a machine's newest version was added; 0 if it has none. ``name`` may have a part."""
+    """When a machine's newest version was written, in nanoseconds; 0 if none exists. ``name`` may end in ``:PART``."""
     for wanted in dict.fromkeys((name.partition("@")[0], re.split("[@:]", name)[0])):
         if wanted.strip() and "/" not in wanted:
             with contextlib.suppress(OSError, ValueError, InputError):
@@ -224,7 +234,7 @@ def load(name: str) -> Teaching | None:
     """The newest profile of a machine, or version 2 for ``name@2``; None if it was never taught.
 
     Raises:
-        UnknownName: The machine was taught, but has no such version.
+        UnknownName: The machine has a taught profile, but not this version.
         SpecError: The file is damaged.
     """
     wanted, _, number = name.partition("@")
@@ -243,5 +253,5 @@ def load(name: str) -> Teaching | None:
 def _read(path: str, changed: int) -> Teaching:
     data = read_json(path)
     if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
-        raise SpecError(f"not a taught profile of this version ({SCHEMA}); teach it again: chipwise teach", file=path)
+        raise SpecError(f"this is not a taught profile of version {SCHEMA}; teach it again: chipwise teach", file=path)
     return build(Teaching, {name: value for name, value in data.items() if name != "schema"}, file=path)

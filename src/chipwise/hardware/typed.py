@@ -1,7 +1,7 @@
-"""Finds the chip for an informal name such as ``4070``, ``m4max`` or ``rtx 3060 12gb``; every typed word must match.
+"""Finds the chip for an informal name such as ``4070``, ``m4max`` or ``rtx 3060 12gb``. Every typed word must match.
 
-A chip fits if each typed word is in its name or one of its other names, is its vendor or a word such as ``gpu``, or is
-its memory. Only words of the product line (``rtx``, ``core i7``) may be missing: ``4070`` does not match ``4070 ti``.
+A chip fits if each typed word is in its name or one of its aliases, is its vendor or a word such as ``gpu``, or is its
+memory size. Only words of the product line (``rtx``, ``core i7``) may be missing: ``4070`` does not match ``4070 ti``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LINES = frozenset({
     "apple", "arc", "core", "epyc", "geforce", "google", "gtx", "i3", "i5", "i7", "i9", "instinct", "intel", "jetson",
     "radeon", "raspberry", "rtx", "rx", "ryzen", "tesla", "threadripper", "xeon",
 })  # fmt: skip
-MAKERS: Mapping[str, frozenset[str]] = {  # by vendor in the sheets: words for the vendor and its brands
+MAKERS: Mapping[str, frozenset[str]] = {  # words for each vendor and its brands, by the vendor's name in the sheets
     "NVIDIA": frozenset({"nvidia", "geforce"}),
     "AMD": frozenset({"amd", "radeon", "instinct"}),
     "Intel": frozenset({"intel"}),
@@ -44,7 +44,7 @@ _SCREEN = re.compile(r"\b1[3-6][- ]?inch\b")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A chip's name split into words."""
+    """A chip's name, split into words."""
 
     stem: str
     words: tuple[str, ...]
@@ -54,7 +54,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Meant:
-    """A chip, and the typed memory in bytes if it differs from the sheet's."""
+    """A chip, and the typed memory size in bytes if it differs from the data sheet's."""
 
     stem: str
     memory_bytes: float | None = None
@@ -78,7 +78,7 @@ def key_of(name: str) -> str:
 
 @functools.cache
 def _heads() -> dict[str, Record]:
-    """The text of each file up to its first blank line, which holds the names."""
+    """The fields in each device file before its first blank line; the names of the device are among them."""
     heads = {}
     for path in sorted(DATA.glob("*.yaml")):
         head, _, _ = path.read_text(encoding="utf-8").partition("\n\n")
@@ -88,7 +88,7 @@ def _heads() -> dict[str, Record]:
 
 @functools.cache
 def aliases() -> dict[str, str]:
-    """Device names by the key of each alias."""
+    """Maps the look-up key of each alias to the name of its device."""
     return {key_of(alias): stem for stem, head in _heads().items() for alias in head.sequence("aliases", str)}
 
 
@@ -103,7 +103,7 @@ def _entries() -> tuple[Entry, ...]:
 
 @functools.cache
 def _products() -> Mapping[tuple[str, ...], object]:
-    """Chips by the words of the machines that contain them: one chip, or several to choose from."""
+    """Maps the words of a product, such as a phone, to its chip or to a list of possible chips."""
     products = files.read_yaml(DATA.parent / "products.yaml")
     return {tuple(sorted(words_of(product))): chips for product, chips in products.items()}
 
@@ -112,12 +112,12 @@ def meant(name: str, memory_of: Callable[[str], float]) -> Meant:
     """Finds the chip for ``name``.
 
     Args:
-        name: What was typed.
+        name: The typed name.
         memory_of: Returns a chip's memory in bytes.
 
     Raises:
         AmbiguousName: The name fits several chips.
-        UnknownName: The name fits no chip; the message names the nearest.
+        UnknownName: The name fits no chip; the message lists the most similar names.
     """
     words = words_of(_SCREEN.sub(" ", name.lower()))
     sold, entries = _products(), _entries()
@@ -144,7 +144,7 @@ def meant(name: str, memory_of: Callable[[str], float]) -> Meant:
     for entry in entries if plain != tuple(sorted(words)) else ():
         if _fits(plain, entry, memory_of) is not None:
             held = memory_of(entry.stem) / 1e9
-            said = f"{entry.stem} has {held:.4g} GB, and no other size is known; pass a device file of your own for one"
+            said = f"{entry.stem} has {held:.4g} GB, and no other size is known; pass your own device file"
             raise UnknownName("device", name, (), said=said)
     wider = {entry.stem for entry in entries if not left_of(plain, entry.words)}
     others = alike(plain, {entry.stem: entry.words for entry in entries})
@@ -153,7 +153,7 @@ def meant(name: str, memory_of: Callable[[str], float]) -> Meant:
 
 
 def _without_machine(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Removes the kind of Mac from ``words`` if a chip is named too."""
+    """Removes the kind of Mac, such as MacBook Pro, from ``words`` if they name a chip too."""
     for machine in APPLE_MACHINES:
         for i in range(len(words) - len(machine)):
             if words[i : i + len(machine)] == machine:
@@ -164,12 +164,12 @@ def _without_machine(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _fits(words: Sequence[str], entry: Entry, memory_of: Callable[[str], float]) -> Meant | None:
-    """The chip of an entry, if the entry contains every typed word and its other words are only product-line words."""
+    """The chip of ``entry``, if ``entry`` contains every typed word and all its other words are product-line words."""
     allowed = MAKERS.get(entry.vendor, frozenset()) | (PLAIN - {"laptop"}) | {"cpu" if entry.kind == "cpu" else "gpu"}
     words = ["laptop" if word == "mobile" else word for word in words]
     missing = left_of(entry.words, words)
     extra = [word for word in left_of(words, entry.words) if word not in allowed]
-    if missing and not all(_may_be_missing(word, entry) for word in missing):
+    if any(word not in LINES and not (word in "3579" and "ryzen" in entry.words) for word in missing):
         return None
     if missing and not any(any(c.isdigit() for c in word) for word in words if memory_bytes(word) is None):
         return None
@@ -181,12 +181,12 @@ def _fits(words: Sequence[str], entry: Entry, memory_of: Callable[[str], float])
     return _with_memory(entry, memories[0], memory_of(entry.stem))
 
 
-def _may_be_missing(word: str, entry: Entry) -> bool:
-    return word in LINES or (word in "3579" and "ryzen" in entry.words)
-
-
 def _with_memory(entry: Entry, word: str, held: float) -> Meant | None:
-    """The chip with the typed memory, if that is the sheet's or a smaller size in which the chip is sold."""
+    """The chip with the typed memory size; None if the chip cannot have this size.
+
+    CPUs and systems on a chip, except NVIDIA's, can have less memory than their data sheet states. The sizes in
+    ``FEWER_CORES`` are excluded.
+    """
     asked = memory_bytes(word)
     assert asked is not None
     if any(abs(size / held - 1) <= AS_ROUNDED for size in asked):
@@ -197,4 +197,4 @@ def _with_memory(entry: Entry, word: str, held: float) -> Meant | None:
 
 
 FEWER_CORES: Mapping[str, tuple[float, ...]] = {"apple-m3-max": (36, 96), "apple-m4-max": (36,)}
-"""Sizes of memory (GB) with which Apple sells only the chip with fewer GPU cores and slower memory."""
+"""Memory sizes (GB) that Apple sells only with the version that has fewer GPU cores and slower memory."""

@@ -1,13 +1,13 @@
-"""Training: data sets, tasks, training loops, and estimates of a model's quality.
+"""Training of models: data sets, tasks, training loops, scaling laws, and evaluation on tasks.
 
-``data`` holds text sources and the protocol of data sets, ``tasks`` one folder per task, ``loop`` the training loop for
-one model, ``supernet`` the training of shared weights, ``trainers`` the places where trainings run, ``laws`` the
-scaling laws that predict the loss of untrained models, ``evaluations`` the scores of text models on tasks. Choosing
-what to train is the work of :mod:`chipwise.design`.
+``data`` contains text sources and the protocol of data sets; ``tasks`` has one folder per task; ``loop`` is the
+training loop for one model; ``supernet`` trains weights that models share; ``trainers`` run training jobs on different
+machines; ``laws`` are the scaling laws that predict the loss of untrained models; ``evaluations`` score text models on
+tasks. :mod:`chipwise.design` chooses what to train.
 
-Torch is asked for huge pages: activations of many megabytes are allocated in each step, and their page faults take 2 to
-11 % of a step of small language models on a Zen 5 core (``benchmarks/huge_pages.py``). An own value of the variable
-counts.
+This module sets an environment variable that makes torch use huge pages, unless the variable is already set. Each step
+allocates many megabytes of activations, whose page faults take 2 to 11 % of a training step of small language models on
+a Zen 5 core (``benchmarks/huge_pages.py``).
 """
 
 import os

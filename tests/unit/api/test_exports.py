@@ -181,11 +181,14 @@ def test_an_earlier_export_is_replaced_whole(model, tmp_path) -> None:
     ("changes", "named"),
     [
         ({"to": "ncnn"}, r"to \(--to\): unknown file type 'ncnn'; known: gguf, onnx, hf"),
-        ({"to": "gguf", "weights": "q4_k_m"}, r"weights \(--weights\): gguf is not written in 'q4_k_m'; it has fp32, "),
-        ({"to": "onnx", "weights": "bf16"}, r"onnx is not written in 'bf16'; --to gguf can; it has fp32, int8, int4"),
-        ({"to": "hf", "weights": "int8"}, "hf is not written in 'int8'"),
-        ({"to": "gguf", "weights": "int4/int8 head:int8"}, "names formats of 2 layers; the model has 3"),
-        ({"model": "qwen3-8b", "to": "gguf"}, "is the name of a known model, whose weights do not come with chipwise"),
+        ({"to": "gguf", "weights": "q4_k_m"}, r"\(--weights\): gguf cannot store 'q4_k_m'; choose one of fp32, "),
+        (
+            {"to": "onnx", "weights": "bf16"},
+            r"onnx cannot store 'bf16' \(--to gguf can store it\); choose one of fp32, int8",
+        ),
+        ({"to": "hf", "weights": "int8"}, "hf cannot store 'int8'"),
+        ({"to": "gguf", "weights": "int4/int8 head:int8"}, "lists formats for 2 layers; the model has 3"),
+        ({"model": "qwen3-8b", "to": "gguf"}, "the name of a known model, but chipwise does not contain its weights"),
         ({"model": "nowhere/at-all", "to": "gguf"}, "there is no such folder; give a run, a Hugging Face folder"),
         ({"model": "nowhere.gguf", "to": "hf"}, "there is no such file"),
     ],
@@ -245,7 +248,7 @@ def test_without_a_tokenizer_or_llama_cpp_the_file_says_so(model, tmp_path, monk
     assert "this one is WordPiece" in found.notes[0]
     monkeypatch.setattr(llama_server, "available", lambda: False)
     found = chipwise.export(model, to="gguf", out=tmp_path / "out")
-    assert found.unverified == ("llama.cpp is not installed: pip install 'chipwise[all]' brings it (xllamacpp)",)
+    assert found.unverified == ("llama.cpp is not installed; install it (xllamacpp) with pip install 'chipwise[all]'",)
 
 
 def test_differences_by_pencil() -> None:
@@ -336,12 +339,12 @@ def test_sizes_of_groups_are_those_of_the_file(group: int, symmetric: bool, mode
 
 
 def test_calibration_that_is_missing_or_a_grid_that_no_file_has_is_one_line(model, tmp_path) -> None:
-    with pytest.raises(InputError, match=r"gptq needs calibration data; give texts or a run file: --data"):
+    with pytest.raises(InputError, match=r"gptq needs calibration data \(--data\): texts or a run file"):
         chipwise.export(model, to="onnx", weights="int4", method="gptq", out=tmp_path / "out")
     with pytest.raises(InputError, match=r"'gptg'.*gptq"):
         chipwise.export(model, to="onnx", weights="int4", method="gptg", out=tmp_path / "out")
     for asked in ({"to": "gguf", "weights": "int4"}, {"to": "onnx", "weights": "int8"}):
-        with pytest.raises(InputError, match="only int4 in ONNX and compressed-tensors has a choice"):
+        with pytest.raises(InputError, match="apply only to int4 in ONNX and compressed-tensors"):
             chipwise.export(model, group=64, out=tmp_path / "out", **asked)
     assert not (tmp_path / "out").exists()
 
@@ -387,11 +390,13 @@ def test_compressed_fp8_rows_have_scales_of_their_own(model, text, tmp_path) -> 
 
 
 def test_what_compressed_tensors_cannot_hold_is_one_line(model, tmp_path) -> None:
-    with pytest.raises(Unsupported, match="rows of 32 values, no multiple of the groups of 64; choose other groups"):
+    with pytest.raises(
+        Unsupported, match="rows of 32 values, which is not a multiple of the group size 64; choose another group size"
+    ):
         chipwise.export(model, to="compressed-tensors", group=64, out=tmp_path / "out")
-    with pytest.raises(InputError, match="compressed-tensors is written symmetric"):
+    with pytest.raises(InputError, match="compressed-tensors is always symmetric"):
         chipwise.export(model, to="compressed-tensors", symmetric=False, out=tmp_path / "out")
-    with pytest.raises(InputError, match="compressed-tensors is not written in 'int8'"):
+    with pytest.raises(InputError, match="compressed-tensors cannot store 'int8'"):
         chipwise.export(model, to="compressed-tensors", weights="int8", out=tmp_path / "out")
     plain = replace(ARCH, layers=(replace(ARCH.layers[0], ffn=FeedForward(width=64, gated=False)), *ARCH.layers[1:]))
     save_pretrained(plain, random_weights(plain, seed=0), None, tmp_path / "plain")
@@ -428,7 +433,7 @@ def test_a_winner_is_calibrated_on_the_data_of_its_run_and_rounded_to_nearest_wh
     write_json(run / "spec.json", spec)
     gone = chipwise.export(run, to="onnx", weights="int4", out=tmp_path / "b")
     assert (gone.quantiser.method, gone.quantiser.losses) == ("nearest", {})
-    assert any("the data of its run cannot be used" in note and "gone.txt" in note for note in gone.notes)
+    assert any("the data of the model's run cannot be used" in note and "gone.txt" in note for note in gone.notes)
     with pytest.raises(ChipwiseError, match=r"gone\.txt"):
         chipwise.export(run, to="onnx", weights="int4", method="gptq", out=tmp_path / "c")
 
@@ -534,8 +539,11 @@ def test_learned_rounding_is_written_and_is_tried_by_auto_where_it_has_time(mode
     gptq = chipwise.export(model, to="onnx", weights="int4", out=tmp_path / "b", data=str(text), method="gptq")
     assert found.verified[0].mean < 1.25 * gptq.verified[0].mean  # it lessens the divergence, not this mean
     for asked, why in (
-        ({"to": "gguf", "method": "learned"}, "learned is for onnx and openvino, not gguf"),
-        ({"to": "onnx", "method": "gptq", "cpu_seconds": 5}, "they are of learned, by itself or in auto, not gptq"),
+        ({"to": "gguf", "method": "learned"}, "learned works for onnx and openvino, not gguf"),
+        (
+            {"to": "onnx", "method": "gptq", "cpu_seconds": 5},
+            "applies only to the methods learned and auto, not to gptq",
+        ),
         ({"to": "onnx", "method": "learnt"}, "unknown quantiser 'learnt'"),
     ):
         with pytest.raises(InputError, match=why):
@@ -559,7 +567,10 @@ def test_quantize_with_a_method_writes_what_export_writes(model, text, tmp_path)
     ("options", "why"),
     [
         ({"method": "auto", "weights": "q4_k"}, "format: q4_k is rounded by llama.cpp; leave the method"),
-        ({"method": "auto", "tpot": "<= 1 ms"}, "tpot: only applies to a choice of formats, which a method"),
+        (
+            {"method": "auto", "tpot": "<= 1 ms"},
+            "tpot: only applies to a choice of formats; with a method",
+        ),
         ({"cpu_seconds": 5, "dry_run": True}, "dry_run: only applies to a choice of formats"),
         ({"method": "best"}, "unknown quantiser 'best'"),
     ],

@@ -87,7 +87,7 @@ def test_files_of_an_installed_package_are_text(tmp_path: Path) -> None:
 
     fields = {"source": "files", "entries": "files", "paths": ["package:chipwise/*/*.py"]}
     assert load_corpus(fields, base=tmp_path).bytes_train > 100_000
-    with pytest.raises(DataError, match="no package 'nobodys_package' is installed"):
+    with pytest.raises(DataError, match="the package 'nobodys_package' is not installed"):
         load_corpus(fields | {"paths": ["package:nobodys_package/*.txt"]}, base=tmp_path)
 
 

@@ -66,13 +66,13 @@ def test_a_typed_device_is_the_one_that_was_meant(typed: str, right: str) -> Non
 @pytest.mark.parametrize("name", refused("models"))
 def test_a_model_that_is_not_known_is_refused(name: str) -> None:
     assert diffusion.known_name(name) is None
-    with pytest.raises(UnknownName, match=r"did you mean|may be|is like it"):
+    with pytest.raises(UnknownName, match=r"did you mean|may be|is similar"):
         families.id_of(name)
 
 
 @pytest.mark.parametrize("name", refused("devices"))
 def test_a_device_that_is_not_known_is_refused(name: str) -> None:
-    with pytest.raises(UnknownName, match=r"did you mean|may be|is like it|has .* GB"):
+    with pytest.raises(UnknownName, match=r"did you mean|may be|is similar|has .* GB"):
         datasheet.load(name)
 
 

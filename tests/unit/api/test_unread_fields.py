@@ -85,7 +85,7 @@ def test_what_cannot_be_read_so_is_refused(tmp_path: Path, fields: dict[str, Any
 
 
 def test_a_name_is_not_read_as_a_family() -> None:
-    with pytest.raises(SpecError, match=r"like: is for a config\.json"):
+    with pytest.raises(SpecError, match=r"like: works only with a config\.json"):
         chipwise.estimate("gpt2", device="l4", like="llama")
 
 
@@ -108,4 +108,4 @@ def test_every_answer_tells_the_parameters(capsys: pytest.CaptureFixture[str], m
         monkeypatch.setattr("sys.argv", ["chipwise", command, name, "--device", "h100-sxm"])
         with pytest.raises(SystemExit):
             main()
-        assert "30.5 B, of which a token meets 3.35 B" in capsys.readouterr().out
+        assert "30.5 B, of which a token uses 3.35 B" in capsys.readouterr().out

@@ -44,7 +44,7 @@ def test_only_what_was_not_named_is_called_a_default(words: list[str], served: s
 
 def test_what_does_not_fit_says_so_first_and_gives_numbers_after_it() -> None:
     asked = [MODEL, "--device", "rtx-4070", "--weights", "bf16"]
-    said, _, rest = output("estimate", *asked, code=2).partition("\nhypothetical, as if it did fit: predicted ")
+    said, _, rest = output("estimate", *asked, code=2).partition("\nhypothetical, as if it fitted: predicted ")
     first = " ".join(said.split())
     assert (
         ": does not fit: needs 17.3 GB, has 12.9 GB; q8_0 fits (9.74 GB), or 2 devices fit (9.15 GB on each); or 26 of"
@@ -53,7 +53,7 @@ def test_what_does_not_fit_says_so_first_and_gives_numbers_after_it() -> None:
     assert "\nTPOT " in rest
     told = output("explain", *asked)
     assert " ".join(told.split()).startswith(first)
-    assert "\nhypothetical, as if it did fit: TTFT " in told
+    assert "\nhypothetical, as if it fitted: TTFT " in told
     data = json.loads(output("estimate", *asked, "--json", code=2))
     assert data["does_not_fit"].startswith("does not fit: ")
     assert json.loads(output("explain", *asked, "--json"))["does_not_fit"] == data["does_not_fit"]

@@ -68,7 +68,7 @@ def searched(home: Path, monkeypatch, capsys, *options: str, **changes: Any) -> 
         ({"target": {"device": "apple-m4", "runtime": "vllm"}}, "target.runtime: vLLM does not run on apple-m4"),
         ({"target": {"device": "apple-m4", "ambient": "hot"}}, "target.ambient: 'hot' is not a quantity"),
         ({"target": {"device": "apple-m3-max"}, "constraints": {"power": "<= 6 W"}}, "constraints.power: "),
-        ({"train": {"on": "cuda"}}, "train.on: cuda: no CUDA device is found here"),
+        ({"train": {"on": "cuda"}}, "train.on: cuda: torch finds no CUDA device"),
         ({"confidence": "5 %"}, "confidence: "),
         ({"constraints": {"tpot_p50": "<= 1 ns"}}, "tpot_p50 <= 1 ns with 90 % confidence (predicted <= "),
         ({"space": {**RUN["space"], "conv": ["none", "both"]}}, "space: "),
@@ -136,7 +136,7 @@ def test_a_job_result_of_another_spec_is_one_line_and_no_trial_is_lost(home, mon
     lines = [line for line in complaint.splitlines() if line.startswith("error:")]
     assert (code, len(lines)) == (2, 1)
     assert Path(waiting[0]).stem in lines[0] or Path(waiting[0]).parent.name in lines[0]
-    assert "another run file, text or chipwise version" in lines[0]
+    assert "a different run file, text or chipwise version" in lines[0]
     assert trials(home) == before
     assert read_json(jobs / waiting[0]) == held
 

@@ -43,7 +43,7 @@ def test_a_card_sold_with_one_size_says_so() -> None:
     [
         ("estimate sdxl --device rtx-4090 --gpu-layers 3", "--gpu-layers only applies to language models"),
         ("explain sdxl --device rtx-4090 --memory 16GB", "--memory only applies to language models"),
-        ("estimate qwen3-0.6b --device rtx-4070 --gpu-layers many", "must be a number of layers or auto"),
+        ("estimate qwen3-0.6b --device rtx-4070 --gpu-layers many", "must be a number of layers or 'auto'"),
         ("models --host core-i7-13700k", "--host needs --device"),
     ],
 )

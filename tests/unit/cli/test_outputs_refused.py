@@ -79,4 +79,4 @@ def test_columns_of_ones_own_are_copied_and_named(tmp_path: Path) -> None:
 
 def test_here_is_named_where_only_data_sheets_are_read() -> None:
     asked = ("space", str(Path(__file__).parents[3] / "examples" / "smoke.yaml"))
-    assert "estimate, explain and compare take it" in refused(*asked, "--device", "here", error=InputError)
+    assert "estimate, explain and compare accept it" in refused(*asked, "--device", "here", error=InputError)

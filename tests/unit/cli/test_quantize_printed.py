@@ -55,15 +55,18 @@ def printed(monkeypatch, capsys, answer: QuantisedFile, *options: str) -> str:
 def test_the_fastest_file_is_named_with_its_loss_and_the_repeatability(monkeypatch, capsys) -> None:
     text = " ".join(printed(monkeypatch, capsys, result(beaten=True)).split())
     assert "measured: 70 % of the original's CPU time (68 % to 72 % in 5 rounds)" in text
-    assert "the original, 2 ms, repeats within 1.3 %" in text
-    assert "loss (relative error): 0.4 % on the 21 samples that chose nothing; limit 1 %" in text
+    assert "the original takes 2 ms, and repeated timings of it agree within 1.3 %" in text
+    assert "loss (relative error): 0.4 % on the 21 samples not used to choose; limit 1 %" in text
     assert "file: b.onnx (1.5 MB, was 4 MB)" in text
     assert "fp16: no kernel" in text
 
 
 def test_no_file_says_that_none_beats_the_original(monkeypatch, capsys) -> None:
     text = " ".join(printed(monkeypatch, capsys, result(beaten=False)).split())
-    assert "No form within the loss (relative error, limit 1 %) beats the original; nothing was written." in text
+    assert (
+        "No file within the loss limit (relative error, limit 1 %) is faster than the original; "
+        "nothing was written." in text
+    )
     assert "file:" not in text
 
 

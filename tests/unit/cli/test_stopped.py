@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,6 +80,34 @@ def test_a_signal_that_was_swallowed_stops_the_search_at_its_next_progress(
     assert end.value.code == code
     assert reached == ["undone"]
     assert "stopped; finished work is kept" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["search", "x.yaml", "--out", "none"], "stopped; finished work is kept, continue with --resume\n"),
+        (["search", "--model", "x.py"], "stopped; finished training runs are kept; run the same command again"),
+        (["estimate", "x"], ""),
+    ],
+)
+def test_ctrl_c_in_the_import_of_a_c_extension(command: list[str], said: str, monkeypatch, capsys) -> None:
+    from chipwise import api
+
+    def importing(*_: object, **__: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+        except KeyboardInterrupt as interrupt:
+            raise ImportError("initialization of _module failed") from interrupt
+
+    monkeypatch.setattr(runs, "load_any", lambda _: None)
+    for place, name in ((api, "search"), (api, "search_module"), (api, "estimate")):
+        monkeypatch.setattr(place, name, importing)
+    monkeypatch.setattr(sys, "argv", ["chipwise", *command])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 130
+    assert said in capsys.readouterr().err
 
 
 def test_ctrl_c_while_the_commands_are_imported(monkeypatch, capsys) -> None:

@@ -41,7 +41,11 @@ def ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
         ("run gpt2", "there is no command 'run'; did you mean 'measure' or 'search'?"),
         ("devices shw", "there is no command 'shw'; "),
         ("search a b c", "this command takes no further arguments: b c (see chipwise search --help)"),
-        ("compare gpt2 --device ,", "--device names none (see chipwise compare --help)"),
+        (
+            "compare gpt2 --device ,",
+            "--device is empty; give devices, such as --device a100-sxm-80gb,l4, or --device all (see chipwise compare "
+            "--help)",
+        ),
         ("estimate gpt2 --train-tokens x", "--train-tokens: 'x' is not a quantity; write a number and a unit"),
         ("estimate gpt2 --train-tokens -1", "--train-tokens: must be more than 0, not -1"),
         ("measure gpt2 --sustained x", "--sustained: 'x' is not a quantity; write a number and a unit, such as 900 s"),

@@ -17,7 +17,7 @@ from chipwise.errors import InputError, SpecError, StorageError
         ("", "has no column 'model'"),
         ("model\n", "holds no rows"),
         ("modle,batch\na,1\n", "has no column 'model'; did you mean 'modle'?"),
-        ("model,bathc\na,1\n", "has a column 'bathc'; did you mean 'batch'?"),
+        ("model,bathc\na,1\n", "unknown column 'bathc'; did you mean 'batch'?"),
         ("model,batch,batch\na,1,2\n", "has the column 'batch' twice"),
         ('model\n"unclosed\n', "cannot be read as a CSV table"),
         ("model\n\xff", "not a text file"),

@@ -37,9 +37,9 @@ def test_nearest_names_are_offered() -> None:
     assert nearest("zzz", ["b", "a"]) == "known: a, b"
     assert nearest("zzz", []) == "none are known"
     many = [f"name{i}" for i in range(30)]
-    assert nearest("q", many) == "none of 30 known names is like it"
+    assert nearest("q", many) == "none of 30 known names is similar"
     assert nearest("q", many, listed_by="chipwise models") == (
-        "none of 30 known names is like it; list them with: chipwise models"
+        "none of 30 known names is similar; list them with: chipwise models"
     )
     assert str(UnknownName("device", "h1oo", ["h100", "a100"])).startswith("unknown device 'h1oo'; did you mean 'h100'")
 

@@ -94,8 +94,8 @@ def test_plain_data_becomes_values() -> None:
         ({"inner": {"width": 1, "share": 2}}, "run.yaml: inner: more than all"),
         ({"many": [{"width": 1}, {"width": "2"}]}, "run.yaml: many[1].width: must be a whole number, not text ('2')"),
         ({"many": {"width": 1}}, "run.yaml: many: must be a list, not a mapping"),
-        ({"mode": "fats"}, "run.yaml: mode: 'fats' is not one of these; did you mean 'fast'?"),
-        ({"color": "rde"}, "run.yaml: color: 'rde' is not one of these; did you mean 'red'?"),
+        ({"mode": "fats"}, "run.yaml: mode: 'fats' is not an accepted value; did you mean 'fast'?"),
+        ({"color": "rde"}, "run.yaml: color: 'rde' is not an accepted value; did you mean 'red'?"),
         ({"on": 1}, "run.yaml: on: must be true or false, not a whole number (1)"),
         ({"limit": True}, "run.yaml: limit: must be a whole number, not true or false (True)"),
         ({"limit": 1.5}, "run.yaml: limit: must be a whole number, not a number (1.5)"),
@@ -246,7 +246,7 @@ def test_a_number_of_thousands_of_digits_is_called_that(tmp_path, zeros: int) ->
         if zeros <= 308:
             assert float(read(tmp_path / name)["a"]) == float(f"1e{zeros - 1}")
             continue
-        with pytest.raises(SpecError, match=rf"{name}: .*: a number of {zeros:,} digits$"):
+        with pytest.raises(SpecError, match=rf"{name}: .*: a number of {zeros:,} digits is too large$"):
             read(tmp_path / name)
 
 

@@ -68,6 +68,6 @@ def test_values_of_a_tuple_have_a_type_each() -> None:
     assert (type(rate), type(count)) == (float, int)
     with pytest.raises(SpecError, match=r"pair\[1\]: must be a whole number"):
         convert(tuple[float, int], [1, 2.5], "pair")
-    with pytest.raises(SpecError, match="must be a list of 2, not of 3"):
+    with pytest.raises(SpecError, match="must be a list of 2 items, not 3"):
         convert(tuple[float, int], [1, 2, 3], "pair")
     assert convert(tuple[float, ...], [1, 2, 3], "several") == (1.0, 2.0, 3.0)

@@ -78,6 +78,20 @@ def test_genies_formats_are_its_own() -> None:
     assert format_in(runtime_named("vllm"), "w4a16") == "int4"
 
 
+@pytest.mark.parametrize(
+    ("runtime", "four", "eight"),
+    [
+        ("mlx", "mlx_4bit", "mlx_8bit"),
+        ("llama.cpp", "q4_0", "q8_0"),
+        ("genie", "q4_0", "q8_0"),
+        ("vllm", "int4", "int8"),
+        ("onnxruntime", "int4", "int8"),
+    ],
+)
+def test_a_bare_number_of_bits_is_a_format_that_the_runtime_reads(runtime: str, four: str, eight: str) -> None:
+    assert [format_in(runtime_named(runtime), name) for name in ("4bit", "4-bit", "8bit")] == [four, four, eight]
+
+
 def test_a_chip_with_fewer_gpu_cores_has_their_share_of_the_rate_and_its_own_memory() -> None:
     whole, binned = load("apple-m3-max"), load("apple-m3-max:binned-30c")
     assert binned.peak("fp32", part="gpu") == pytest.approx(whole.peak("fp32", part="gpu") * 30 / 40)
@@ -85,7 +99,7 @@ def test_a_chip_with_fewer_gpu_cores_has_their_share_of_the_rate_and_its_own_mem
     assert load("M3 Max 30-core GPU").name == binned.name
     assert load("apple-m3-max:full") is whole
     assert load("apple-m2:binned-8c").mem_bandwidth_bytes_per_s == load("apple-m2").mem_bandwidth_bytes_per_s
-    with pytest.raises(InputError, match=r"40 GPU cores of which it may have fewer, not 41"):
+    with pytest.raises(InputError, match=r"GPU cores must be from 1 to 40, as in its data sheet, not 41"):
         load("apple-m3-max:binned-41c")
 
 

@@ -94,7 +94,7 @@ def test_a_peak_is_the_stated_one_and_else_follows_from_units_and_clock(toy: Dev
 def test_a_rate_that_is_not_listed_is_an_error_that_says_what_is_listed_and_what_to_add(toy: DeviceProfile) -> None:
     with pytest.raises(
         Unsupported,
-        match=r"toy has no fp8 throughput \(it lists bf16, fp32, int8\); .*device file of your own with peak\.fp8",
+        match=r"toy has no fp8 throughput \(it lists bf16, fp32, int8\); .*your own device file with peak\.fp8",
     ):
         toy.peak("fp8")
     with pytest.raises(Unsupported, match=r"no vector int8 throughput \(it lists bf16, fp32\)"):
@@ -158,9 +158,9 @@ def test_every_fact_is_listed_with_its_path_and_source(toy: DeviceProfile) -> No
         ("50 W", "0 W", "board_power.value: must be above zero"),
         ("int8: {value: 200", "int9: {value: 200", "engines[0].fma_per_clock.int9: unknown number format"),
         ("16x8x4", "16 by 8", "engines[0].tile.bf16.value: must be MxNxK or NxK"),
-        ("name: l2", "name: registers", "memory: must go outwards, each level once"),
-        ("name: dram", "name: host", "memory: must hold the level dram"),
-        ("kind: accelerator", "kind: toaster", "kind: 'toaster' is not one of these"),
+        ("name: l2", "name: registers", "memory: must list memory levels in this order"),
+        ("name: dram", "name: host", "memory: must list the level dram"),
+        ("kind: accelerator", "kind: toaster", "kind: 'toaster' is not an accepted value"),
         ("year: 2024", "yaer: 2024", "yaer: unknown field; did you mean 'year'"),
         ("board_power:", "links: []\nboard_power:", "the field 'links' is given twice"),
     ],

@@ -23,7 +23,7 @@ def printed(*arguments: str) -> str:
 
 def test_the_table_has_a_row_a_device_and_dashes_for_what_is_not_published() -> None:
     text = printed()
-    lines = text[: text.index("– is not published")].splitlines()[2:]
+    lines = text[: text.index("–: not published")].splitlines()[2:]
     rows = {line.split()[0]: re.split(r"  +", line) for line in lines}
     assert set(rows) == set(names())
     assert "…" not in text, "nothing is cut off"

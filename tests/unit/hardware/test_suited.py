@@ -71,7 +71,7 @@ def test_the_format_of_a_checkpoint_counts(model: str, device: str, runtime: str
 )
 def test_a_format_that_a_runtime_lacks_is_refused_with_the_nearest(runtime: str, weights: str, instead: str) -> None:
     assert nearest(runtime_named(runtime), weights) == instead
-    with pytest.raises(Unsupported, match=rf"does not read weights in {weights}; the nearest: --weights {instead} "):
+    with pytest.raises(Unsupported, match=rf"does not read {weights} weights; use the nearest: --weights {instead} "):
         check_reads(runtime_named(runtime), weights)
     with pytest.raises(Unsupported, match=rf"the nearest: --weights {instead} "):
         api.estimate(MODEL, device="apple-m4-max", runtime=runtime, weights=weights)

@@ -71,5 +71,5 @@ def test_a_posterior_of_the_wrong_size_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["", "../..", "  ", "???"])
 def test_names_that_cannot_be_folders(name: str) -> None:
-    with pytest.raises(InputError, match="cannot name a machine"):
+    with pytest.raises(InputError, match="cannot be a machine's name"):
         taught.key(name)

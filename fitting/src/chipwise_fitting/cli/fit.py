@@ -27,7 +27,8 @@ def command(
     source: Annotated[
         Source,
         typer.Option(
-            "--from", help="aiconfigurator (its package), a table (--truth), or measurements (this machine's)."
+            "--from",
+            help="aiconfigurator (the package), measurements (this machine's), or the kind of the table in --truth.",
         ),
     ],
     kind: Annotated[
@@ -38,16 +39,18 @@ def command(
     truth: Annotated[Path | None, typer.Option(help="With a table: the file of measured runs, or its folder.")] = None,
     runtime: Annotated[str, typer.Option(help="With measurements: the runtime of the profile.")] = "onnxruntime",
     threads: Annotated[int, typer.Option(help="With measurements: the threads of the profile.", min=1)] = 1,
-    count: Annotated[int | None, typer.Option(help="With measurements: learn from so many, at random.", min=1)] = None,
+    count: Annotated[
+        int | None, typer.Option(help="With measurements: use only this many, chosen at random.", min=1)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the reports as JSON.")] = False,
 ) -> None:
     """Refit cost models to their measurements; print the errors on left-out data.
 
-    What ships for devices that are not here: chipwise fit --from aiconfigurator --kind gemm
+    chipwise's constants for other devices: chipwise fit --from aiconfigurator --kind gemm
 
-    llama.cpp, MLX and other runtimes of one user: chipwise fit --from edge --truth edge.csv.gz
+    Runtimes for one user, such as llama.cpp and MLX: chipwise fit --from edge --truth edge.csv.gz
 
-    Batches in vLLM and its like, image models, phones, energy, layers: chipwise fit --from vendors --truth DIR
+    Batches in vLLM and similar engines, image models, phones, energy, layers: chipwise fit --from vendors --truth DIR
 
     This machine's own profile: chipwise fit --from measurements --runtime onnxruntime
     """
@@ -64,7 +67,7 @@ def command(
         for name, before in learned.before.items():
             after = learned.after.get(name, before)
             errors = [units.show(each.mape, "share") for each in (before, after)]
-            console.print(f"{name}: error {errors[0]} before, {errors[1]} on what was left out of the fit")
+            console.print(f"{name}: error on rows that were left out of the fit: {errors[0]} before, {errors[1]} now")
         console.print(f"learned from {len(learned.used)} measurements; wrote {path}")
         return
 

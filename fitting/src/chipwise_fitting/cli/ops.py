@@ -10,7 +10,7 @@ import typer
 
 def command(
     table: Annotated[Path, typer.Option(help="CSV: op, device, runtime, dtype and the operator's sizes.")],
-    out: Annotated[Path, typer.Option(help="File for the table with its predictions.")],
+    out: Annotated[Path, typer.Option(help="File to write: the table with predictions added.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Predict how long single operators take: seconds with a 90 % interval, and what bounds them.

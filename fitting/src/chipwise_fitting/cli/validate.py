@@ -1,4 +1,4 @@
-"""``chipwise validate``: scores predictions against measured rows."""
+"""``chipwise validate``: scores predictions against tables of measurements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Kind(StrEnum):
 
 
 class LeaveOut(StrEnum):
-    """Group that is left out of the fit which predicts a row."""
+    """The group that the fit leaves out when it predicts a row: the row's device, family and so on."""
 
     NONE = "none"
     MODEL = "model"
@@ -42,7 +42,10 @@ def command(
     out: Annotated[Path, typer.Option(help="File for the predictions: row_id, the prediction, its 90 % interval.")],
     leave_out: Annotated[
         LeaveOut,
-        typer.Option(help="Group that is left out of each row's fit; model and vendor: only for tables of whole runs."),
+        typer.Option(
+            help="Leave the row's group out of the fit that predicts the row; model and vendor: only for tables of "
+            "whole runs."
+        ),
     ] = (LeaveOut.NONE),
     as_json: Annotated[bool, typer.Option("--json", help="Print the errors as JSON.")] = False,
 ) -> None:
@@ -51,7 +54,7 @@ def command(
     chipwise validate gemm --truth DIR --leave-out device --out predictions.csv
 
     Tables of whole runs: edge (one user), vendors (batches of equal requests), vision (image models), phones (parts of
-    models), energy (served models, images, videos), layers (kernels of another laboratory),
+    models), energy (served models, images, videos), layers (kernels timed by another laboratory),
     load (runs of vLLM under load).
     """
     from chipwise.cli.output import json_of, print_table, put, say

@@ -1,3 +1,3 @@
-"""Tools for testing extensions: conformance suites, small models, hypothesis strategies.
+"""Tools for testing extensions of chipwise: conformance suites, small models, and hypothesis strategies.
 
 Needs pytest and hypothesis."""

@@ -1,7 +1,7 @@
-"""The contract of runtimes as tests: subclass :class:`BackendSuite`, and give it the runtime's name and a model.
+"""Tests that every runtime must pass: subclass :class:`BackendSuite`, and give it the runtime's name and a model.
 
-If there is an exporter for the runtime (``deploy/export/exporters.py``), :class:`ExportedSuite` needs only a design,
-and compares the logits with torch's.
+If the runtime has an exporter (``deploy/export/exporters.py``), subclass :class:`ExportedSuite` instead. It needs a
+design instead of a model file, and also compares the runtime's logits with those of PyTorch.
 
 class TestMyRuntime(BackendSuite):
     runtime = "mine"
@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from chipwise.core.arrays import AnyArray
 from chipwise.deploy.export.exporters import export_for
 from chipwise.deploy.measure.harness import measure
 from chipwise.deploy.runtimes import NEEDS, RUNTIMES, Runtime, Session
@@ -33,7 +34,7 @@ PROMPT, CAPACITY = 5, 12
 
 
 class BackendSuite:
-    """The contract of :class:`chipwise.deploy.runtimes.Runtime` and its sessions, as tests."""
+    """Tests that a :class:`chipwise.deploy.runtimes.Runtime` and its sessions must pass."""
 
     runtime: ClassVar[str]
     options: ClassVar[dict[str, Any]] = {}
@@ -42,37 +43,41 @@ class BackendSuite:
     @pytest.fixture
     def model(self, tmp_path: Path) -> Path:
         """A small model file that the runtime can run."""
-        raise NotImplementedError("give the suite a model")
+        raise NotImplementedError("override the fixture `model` so that it returns a model file")
 
     @pytest.fixture
     def opened(self, model: Path) -> Session:
-        """A session with that model."""
+        """Returns a session with ``model`` loaded."""
         return self.open(model)
 
-    def open(self, model: Path) -> Session:
-        """Loads ``model`` for one sequence."""
+    def open(
+        self, model: Path, *, capacity: int = CAPACITY, batch: int = 1, options: dict[str, object] | None = None
+    ) -> Session:
+        """Loads ``model`` and opens a session for ``batch`` sequences."""
         made: Runtime = RUNTIMES.load(self.runtime)()
-        return made.open(model, capacity=CAPACITY, batch=1, threads=1, options=self.options)
+        return made.open(model, capacity=capacity, batch=batch, threads=1, options=options or self.options)
 
     def tokens(self, session: Session, count: int) -> Any:
         """Random tokens from a fixed seed, (1, count)."""
         return np.random.default_rng(0).integers(0, session.vocab_size, (1, count))
 
     def test_it_has_a_name_and_a_version(self) -> None:
-        """The runtime has the name under which the table lists it."""
+        """The table of runtimes lists the runtime under its own name, and the runtime has a version."""
         made: Runtime = RUNTIMES.load(self.runtime)()
-        assert made.name == self.runtime, "the runtime's name must be the one under which the table lists it"
+        assert made.name == self.runtime, (
+            "the runtime's name must be the one under which the table of runtimes lists it"
+        )
         assert made.version(), "version() must return the installed package's version"
 
     def test_logits_are_finite_numbers_over_the_vocabulary(self, opened: Session) -> None:
-        """One FP32 row per sequence, in prefill and decode."""
+        """Prefill and decode return one row of finite FP32 logits per sequence."""
         for logits in (opened.prefill(self.tokens(opened, PROMPT)), opened.decode(self.tokens(opened, 1))):
             assert logits.shape == (1, opened.vocab_size), "return one row of logits per sequence, of the last position"
             assert logits.dtype == np.float32, "convert logits to float32"
             assert np.isfinite(logits).all(), "logits are NaN or infinite: check masks and the softmax"
 
     def test_decoding_is_prefilling_token_by_token(self, opened: Session) -> None:
-        """The cache after some steps equals the cache after a prompt of the same tokens."""
+        """Decoding tokens one at a time gives the same logits as a prompt of the same tokens."""
         tokens = self.tokens(opened, CAPACITY)
         opened.prefill(tokens[:, :PROMPT])
         stepwise = [np.array(opened.decode(tokens[:, i : i + 1])) for i in range(PROMPT, CAPACITY)]
@@ -87,13 +92,13 @@ class BackendSuite:
             )
 
     def test_a_new_prompt_forgets_the_old(self, opened: Session) -> None:
-        """Equal tokens give equal logits, whichever prompt ran before."""
+        """A prompt gives the same logits whatever prompt ran before it."""
         tokens = self.tokens(opened, PROMPT)
         first = np.array(opened.prefill(tokens))
         opened.decode(tokens[:, :1])
         opened.prefill(tokens[:, ::-1].copy())
         again = opened.prefill(tokens)
-        np.testing.assert_array_equal(again, first, err_msg="prefill must clear the cache of the prompt before")
+        np.testing.assert_array_equal(again, first, err_msg="prefill must clear the cache of the previous prompt")
 
     def test_the_last_token_matters(self, opened: Session) -> None:
         """A different last token gives different logits."""
@@ -137,14 +142,14 @@ class BackendSuite:
 
 
 class ExportedSuite(BackendSuite):
-    """:class:`BackendSuite` for runtimes to which designs can be exported, with random weights."""
+    """:class:`BackendSuite` for runtimes with an exporter: a design is exported with random weights."""
 
     parity: ClassVar[float] = 1e-4  # largest error relative to torch, as a share of the logits' standard deviation
     design: ClassVar[Design]  # must have at least 16 positions
 
     @pytest.fixture
     def weights(self) -> dict[str, Any]:
-        """Random weights in which no norm or bias has its default of one or zero."""
+        """Random weights in which no norm has its default of one, and no bias its default of zero."""
         model, generator = build(self.design.arch, seed=0), np.random.default_rng(0)
         found = {name: value.numpy().copy() for name, value in model.state_dict().items()}
         for name in (name for name, value in model.named_parameters() if value.ndim != 2):
@@ -153,52 +158,53 @@ class ExportedSuite(BackendSuite):
 
     @pytest.fixture
     def model(self, tmp_path: Path, weights: dict[str, Any]) -> Path:
-        """The design as exported for the runtime."""
+        """Returns the file of the design, exported for the runtime."""
         return export_for(self.runtime, self.design, tmp_path, weights=weights)
 
     def expected(self, weights: dict[str, Any], tokens: Any) -> Any:
-        """Torch's logits with the same weights, at every position, (1, tokens, vocab)."""
+        """PyTorch's logits with the same weights, at each position, (1, tokens, vocab)."""
         return torch_logits(self.design.arch, weights, tokens)
 
     def test_logits_are_those_of_torch(self, opened: Session, weights: dict[str, Any]) -> None:
-        """Logits equal torch's in prefill and in every decode step."""
+        """Logits equal those of PyTorch in prefill and in each decode step."""
         tokens = self.tokens(opened, CAPACITY)
         wanted = self.expected(weights, tokens)
         found = [np.array(opened.prefill(tokens[:, :PROMPT]))]
         found += [np.array(opened.decode(tokens[:, i : i + 1])) for i in range(PROMPT, CAPACITY)]
-        error = np.abs(np.stack(found, axis=1) - wanted[:, PROMPT - 1 :]).max()
-        share = error / wanted.std()
-        assert share <= self.parity, f"logits differ from torch's by {share:.2g} standard deviations"
+        self._check_parity(np.stack(found, axis=1), wanted, PROMPT - 1)
 
     def test_sequences_of_a_batch_do_not_see_each_other(self, model: Path, weights: dict[str, Any]) -> None:
         """Each sequence of a batch gets the same logits as when it runs alone."""
-        made: Runtime = RUNTIMES.load(self.runtime)()
         try:
-            session = made.open(model, capacity=CAPACITY, batch=2, threads=1, options=self.options)
+            session = self.open(model, batch=2)
         except Unsupported as refusal:
             pytest.skip(str(refusal))
         tokens = np.random.default_rng(1).integers(0, session.vocab_size, (2, CAPACITY))
         wanted = self.expected(weights, tokens)
         session.prefill(tokens[:, :-1])
-        error = np.abs(session.decode(tokens[:, -1:]) - wanted[:, -1]).max()
-        share = error / wanted.std()
-        assert share <= self.parity, f"logits differ from torch's by {share:.2g} standard deviations"
+        self._check_parity(session.decode(tokens[:, -1:])[:, None], wanted, CAPACITY - 1)
+
+    def _check_parity(self, found: AnyArray, wanted: AnyArray, first: int) -> None:
+        """Compares logits with PyTorch's, (batch, positions, vocab).
+
+        ``found`` has only the positions from ``first`` on, ``wanted`` has all positions.
+        """
+        share = np.abs(found - wanted[:, first:]).max() / wanted.std()
+        assert share <= self.parity, f"logits differ from PyTorch's by {share:.2g} standard deviations"
 
     def test_more_positions_than_the_model_has_are_refused(self, model: Path) -> None:
-        """The message states the model's number of positions."""
+        """A capacity above the model's number of positions is refused, and the message states this number."""
         most = self.design.arch.max_tokens
-        made: Runtime = RUNTIMES.load(self.runtime)()
         with pytest.raises(MeasurementError, match=f"{most} positions"):
-            made.open(model, capacity=most + 1, batch=1, threads=1, options=self.options)
+            self.open(model, capacity=most + 1)
 
     def test_unknown_options_are_refused(self, model: Path) -> None:
-        """The message names the unknown option."""
-        made: Runtime = RUNTIMES.load(self.runtime)()
+        """An unknown option is refused, and the message names it."""
         with pytest.raises(MeasurementError, match="colour"):
-            made.open(model, capacity=CAPACITY, batch=1, threads=1, options={"colour": "red"})
+            self.open(model, options={"colour": "red"})
 
     def test_a_missing_package_names_its_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """If the package is not installed, the error names the extra to install."""
+        """If the runtime's package is not installed, the error names the extra of chipwise to install."""
         needs, known = NEEDS[self.runtime], type(RUNTIMES.load(self.runtime)()).__module__
         monkeypatch.setitem(sys.modules, needs.module, None)
         monkeypatch.delitem(sys.modules, known)
@@ -207,7 +213,7 @@ class ExportedSuite(BackendSuite):
 
 
 def torch_logits(arch: ArchSpec, weights: dict[str, Any], tokens: Any) -> Any:
-    """Logits of every position (batch, tokens, vocab) that torch computes in FP32."""
+    """Logits of each position (batch, tokens, vocab) that PyTorch computes in FP32."""
     import torch
 
     from chipwise.model.kinds.text.module import Transformer

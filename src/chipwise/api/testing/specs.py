@@ -13,7 +13,7 @@ from chipwise.model.arch.mixers import Attention
 
 
 def toy_arch(**changes: Any) -> ArchSpec:
-    """A model with 2 different layers, width 16 and 20 tokens; ``changes`` replace fields."""
+    """A model with two different layers, width 16 and a vocabulary of 20 tokens; ``changes`` replace its fields."""
     layers = (
         Layer(attention=Attention(heads=2, kv_heads=1, head_size=16), ffn=FeedForward(width=24)),
         Layer(

@@ -28,12 +28,12 @@ _ROUNDS, _BATCH = 8, 5
 def toy_problem(
     *, values: int = 4, variables: int = 6, limit: float | None = 0.7, expensive_limit: bool = False
 ) -> Problem:
-    """A problem whose loss falls and whose cost rises with every variable; the cost is known without a trial.
+    """A problem whose loss falls and whose cost rises with each variable. The cost is known without a trial.
 
     Args:
         values: Number of values of each variable.
         variables: Number of variables.
-        limit: Upper limit on the mean variable, as a share of its range; None for no limit.
+        limit: Upper limit on the mean of the variables, as a share of their range; None for no limit.
         expensive_limit: Whether the limit's value is only known after a trial.
     """
     limits = () if limit is None else (Limit(name="size", free=not expensive_limit),)
@@ -57,7 +57,7 @@ def toy_objectives(rows: Rows) -> Float64Array:
 
 
 def toy_violations(rows: Rows, values: int = 4, limit: float | None = 0.7) -> Float64Array:
-    """Excess of each row over the limit, (n, 1), or (n, 0) without one."""
+    """By how much each row exceeds the limit, (n, 1), or (n, 0) without a limit."""
     if limit is None:
         return np.zeros((len(rows), 0))
     share: Float64Array = rows.mean(axis=1) / (values - 1)
@@ -65,7 +65,9 @@ def toy_violations(rows: Rows, values: int = 4, limit: float | None = 0.7) -> Fl
 
 
 class StrategySuite:
-    """The checks. Override :meth:`make`, or set ``name`` (and ``options``) of a registered strategy.
+    """Checks that every strategy must pass.
+
+    Override :meth:`make`, or set ``name`` (and ``options``) of a registered strategy.
 
     Attributes:
         name: Name of a built-in strategy or of an entry point in ``chipwise.strategies``.
@@ -77,7 +79,7 @@ class StrategySuite:
     options: Mapping[str, Any] = {}
 
     def make(self, problem: Problem, seed: int) -> Strategy:
-        """A fresh strategy for ``problem``."""
+        """A new strategy for ``problem``."""
         if not self.name:
             raise NotImplementedError("set `name`, or override `make`")
         return make_strategy(self.name, problem, seed=seed, **self.options)
@@ -91,7 +93,7 @@ class StrategySuite:
         return asked
 
     def test_rows_are_in_the_space_and_never_repeat(self) -> None:
-        """Every proposed row is a new integer row within the cardinalities."""
+        """Each proposed row is new, and consists of integers below the cardinalities of the variables."""
         problem = toy_problem()
         rows = np.vstack(self._run(self.make(problem, 1)))
         assert rows.shape == (_ROUNDS * _BATCH, 6), (
@@ -102,26 +104,26 @@ class StrategySuite:
         _assert_distinct(rows)
 
     def test_the_same_seed_replays(self) -> None:
-        """Proposals depend only on the seed and the results."""
+        """The proposals depend only on the seed and on the results of trials."""
         first, second = (self._run(self.make(toy_problem(), 3)) for _ in range(2))
         assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True)), (
             "two runs with one seed differ: draw every random number from a generator seeded with `seed`"
         )
 
     def test_another_seed_asks_other_rows(self) -> None:
-        """Seeds are not ignored."""
+        """Different seeds give different proposals."""
         first, second = (np.vstack(self._run(self.make(toy_problem(), seed))) for seed in (3, 4))
         assert not np.array_equal(first, second), "seeds 3 and 4 propose the same rows: the seed is ignored"
 
     def test_free_limits_are_kept(self) -> None:
-        """No trial is spent on a row that a free limit rules out."""
+        """No proposed row breaks a limit that can be computed without a trial (a free limit)."""
         rows = np.vstack(self._run(self.make(toy_problem(), 5)))
         assert (toy_violations(rows) <= 0).all(), (
             "a proposed row breaks a free limit: keep rows for which problem.price(rows)[1] <= 0 (BaseStrategy.usable)"
         )
 
     def test_failed_trials_are_survived(self) -> None:
-        """A batch or single rows may fail; failed rows are not proposed again."""
+        """The strategy continues after trials fail, singly or as a batch, and does not propose failed rows again."""
         strategy = self.make(toy_problem(), 2)
         seen = []
         for turn in range(_ROUNDS):
@@ -135,15 +137,15 @@ class StrategySuite:
         _assert_distinct(found)
 
     def test_nothing_but_failures(self) -> None:
-        """Proposals continue when every trial failed."""
+        """The strategy continues to propose rows even if each trial has failed."""
         strategy = self.make(toy_problem(), 2)
         for _ in range(_ROUNDS):
             rows = strategy.ask(_BATCH)
-            assert len(rows) == _BATCH, "ask must go on when every trial so far has failed: propose random rows"
+            assert len(rows) == _BATCH, "ask must return rows even if all trials failed so far: propose random rows"
             strategy.tell(rows, None)
 
     def test_expensive_limits_and_infeasible_trials(self) -> None:
-        """The strategy learns from rows that break a limit known only from trials, and continues."""
+        """After rows break a limit that only trials reveal, the strategy also proposes rows that meet the limit."""
         problem = toy_problem(expensive_limit=True, limit=0.3)
         strategy, broken = self.make(problem, 6), 0
         for _ in range(_ROUNDS):
@@ -153,8 +155,8 @@ class StrategySuite:
             strategy.tell(rows, toy_objectives(rows), excess)
         total = _ROUNDS * _BATCH
         assert broken > 0, (
-            f"none of {total} rows broke a limit that only trials reveal, although random rows would: is it "
-            f"treated as free?"
+            f"none of {total} rows broke a limit that only trials reveal, although random rows would: does the "
+            f"strategy treat the limit as free?"
         )
         assert broken < total, (
             f"all of {total} rows broke a limit that only trials reveal: learn from the violations passed to tell, and "
@@ -162,7 +164,7 @@ class StrategySuite:
         )
 
     def test_nothing_but_infeasible_trials(self) -> None:
-        """Proposals continue without repeats if every trial broke the limit."""
+        """If each trial breaks the limit, the strategy continues to propose rows and repeats none."""
         strategy = self.make(toy_problem(expensive_limit=True), 3)
         seen = []
         for _ in range(_ROUNDS):
@@ -174,7 +176,7 @@ class StrategySuite:
         _assert_distinct(found)
 
     def test_workers_tell_in_any_order(self) -> None:
-        """Four workers whose results arrive out of order evaluate different rows."""
+        """Four workers get different rows, even if their results arrive in a different order."""
         strategy = self.make(toy_problem(), 4)
         out: list[Rows] = []
         seen = []
@@ -189,7 +191,7 @@ class StrategySuite:
         _assert_distinct(found)
 
     def test_a_told_row_is_not_asked_for(self) -> None:
-        """Rows with results of other searches are not proposed again, even if the results come twice."""
+        """Rows whose results were passed to ``tell`` are not proposed, even if the results are passed twice."""
         problem = toy_problem(values=2, variables=4, limit=None)
         strategy = self.make(problem, 1)
         given = np.array([[0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 1]])
@@ -197,16 +199,16 @@ class StrategySuite:
             strategy.tell(given, toy_objectives(given))
         rows = _ask_all(strategy, 4)
         assert not (rows[:, None] == given[None]).all(axis=2).any(), "ask returned a row that tell had received before"
-        assert len(rows) == 16 - 3, f"16 rows less 3 known ones can be proposed, not {len(rows)}"
+        assert len(rows) == 16 - 3, f"all 13 rows without a result must be proposed; got {len(rows)}"
 
     def test_rows_on_their_way_are_not_asked_for_again(self) -> None:
-        """Pending rows are not proposed again."""
+        """Rows whose results are still pending are not proposed again."""
         strategy = self.make(toy_problem(), 1)
         rows = np.vstack([strategy.ask(3) for _ in range(6)])
         _assert_distinct(rows)
 
     def test_a_finite_space_is_exhausted(self) -> None:
-        """All rows are proposed once, then none."""
+        """Each row of a finite space is proposed once; afterwards no rows are proposed."""
         problem = toy_problem(values=2, variables=4, limit=None)
         strategy = self.make(problem, 9)
         rows = _ask_all(strategy, 5)
@@ -215,7 +217,7 @@ class StrategySuite:
         assert strategy.ask(3).shape == (0, 4), "ask must return an array of shape (0, d) when no row is left"
 
     def test_more_asked_for_than_there_is(self) -> None:
-        """A request for more rows than the space has returns them all."""
+        """If more rows are requested than the space has, all rows of the space are returned."""
         strategy = self.make(toy_problem(values=2, variables=3, limit=None), 9)
         assert len(strategy.ask(100)) == 8, "ask(100) of a space of 8 rows must return all 8"
 
@@ -227,7 +229,7 @@ class StrategySuite:
         assert len(strategy.ask(2)) == 0
 
     def test_a_restart_goes_on_from_the_tells(self) -> None:
-        """A new strategy with the results of an earlier one proposes new rows, and the same rows each time."""
+        """Given the results of an earlier strategy, a new strategy proposes new rows, and always the same ones."""
         asked = np.vstack(self._run(self.make(toy_problem(), 7)))
         again = []
         for _ in range(2):
@@ -239,7 +241,7 @@ class StrategySuite:
         _assert_distinct(np.vstack([asked, again[0]]))
 
     def test_maximised_goals_mirror_minimised_ones(self) -> None:
-        """A maximised objective is the mirror image of a minimised one."""
+        """Maximising an objective gives the same proposals as minimising its negative."""
         plain = toy_problem()
         mirrored = Problem(
             cardinalities=plain.cardinalities,
@@ -250,7 +252,7 @@ class StrategySuite:
         one, two = self.make(plain, 8), self.make(mirrored, 8)
         for _ in range(_ROUNDS):
             rows, other = one.ask(_BATCH), two.ask(_BATCH)
-            assert np.array_equal(rows, other), "turning a goal's sign and direction changes the rows: use to_minimise"
+            assert np.array_equal(rows, other), "negating a goal and maximising it changes the rows: use to_minimise"
             values = toy_objectives(rows)
             one.tell(rows, values)
             two.tell(rows, values * [-1, 1])

@@ -6,7 +6,8 @@ Subclass it in a test module and return a target and its space from ``make``; py
         def make(self):
             return MyTarget(...), space
 
-Predictions for one design and for many rows must agree, and learning must persist.
+The most important checks: predictions for one design agree with those for many rows, and the target learns from
+measurements.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ class TargetSuite:
     """Checks that every target must pass."""
 
     def make(self) -> tuple[Target, SearchSpace]:
-        """The target under test and its space."""
+        """The target under test, and the search space of its designs."""
         raise NotImplementedError("override `make`")
 
     def test_rows_and_designs_are_predicted_alike(self) -> None:
-        """Predictions for rows differ from those for designs by at most a few percent."""
+        """Predictions for a table of designs differ by at most 5 % from predictions for the designs one by one."""
         target, space = self.make()
         rows = space.sample(DESIGNS, np.random.default_rng(1))
         table = target.metrics(rows)
@@ -46,7 +47,7 @@ class TargetSuite:
                 assert table[metric][i] == pytest.approx(alone[metric], rel=0.05), metric
 
     def test_predictions_are_of_known_metrics_and_intervals_hold_their_values(self) -> None:
-        """An interval has two ends around the value, or none if it was not validated."""
+        """Predicted metrics have known names. Each interval contains the predicted value, or both ends are ``None``."""
         target, space = self.make()
         predicted = target.predict(space.design(space.sample(1, np.random.default_rng(2))[0]))
         assert set(predicted) <= set(METRICS)
@@ -57,12 +58,15 @@ class TargetSuite:
             assert low is None or high is None or low <= value <= high, metric
 
     def test_no_design_is_known_before_it_was_measured(self) -> None:
-        """Novelty is between 0 and 1, and high before the first measurement."""
+        """The novelty of a design is a number from 0 to 1 before any measurement."""
         target, space = self.make()
         assert 0.0 <= target.novelty(space.design(space.sample(1, np.random.default_rng(3))[0])) <= 1.0
 
     def test_learning_moves_predictions_towards_what_was_measured_and_can_be_undone(self) -> None:
-        """On a machine that is 1.6 times slower than predicted, six measurements at least halve the next error."""
+        """If a machine is 1.6 times slower than predicted, six measurements at least halve the error of predictions.
+
+        Learning from an empty list restores the original predictions.
+        """
         target, space = self.make()
         designs = [space.design(row) for row in space.sample(DESIGNS, np.random.default_rng(4))]
         before = [values_of(target.predict(design)) for design in designs]

@@ -7,7 +7,7 @@ Subclass it in a test module; pytest then runs every check on the task::
         space = {"d_model": [32], …}
         data = {"source": "files", "paths": ["mine.csv"]}
 
-The most important check: the exported file scores the same as the model in training.
+The most important check: the exported file has the same loss as the model that was trained.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ class TaskSuite:
     recipe: ClassVar[Mapping[str, Any]] = {"batch_windows": 8, "warmup_steps": 2}
 
     def spec(self) -> SpaceSpec:
-        """The space."""
+        """Returns the space of designs that the checks use."""
         return build(SpaceSpec, dict(self.space))
 
     def design(self) -> Design:
-        """A design of the space."""
+        """Returns one design of the space."""
         space = SearchSpace(self.spec())
         return space.design(space.sample(1, np.random.default_rng(0))[0])
 
     def opened(self, folder: Path) -> TaskData:
-        """The task with its data prepared in ``folder``."""
+        """Returns the task's data, prepared in ``folder``."""
         found = self.task.open(self.data, base=self.base, folder=folder, space=self.spec())
         found.prepare()
         return found
 
     def exported(self, folder: Path) -> Exported:
-        """An untrained design with its exported file in ``folder``."""
+        """Returns an untrained design and its exported file in ``folder``."""
         from chipwise.deploy.export.onnx import export
 
         design = self.design()
@@ -72,11 +72,14 @@ class TaskSuite:
         return Exported(design=design, weights=weights, folder=folder)
 
     def test_a_task_says_all_that_a_search_asks(self) -> None:
-        """Designs of its spaces are of the kinds of models that the task declares."""
+        """Designs in the task's spaces are models of the kinds that the task declares."""
         assert form_of(self.design().arch).name in self.task.forms
 
     def test_a_loss_is_minimised_and_shown_in_the_tasks_words(self) -> None:
-        """The metric is not a cost, a lower loss is shown as better, and designs are compared by a latency."""
+        """A lower loss is shown as a better value of the metric, whose name is not that of a cost.
+
+        ``latency_metric`` is a time, and ``law`` predicts a finite loss.
+        """
         metric = self.task.metric
         assert metric.name not in METRICS, f"{metric.name} is the name of a cost; choose another name"
         better, worse = metric.shown(0.1), metric.shown(0.2)
@@ -86,7 +89,7 @@ class TaskSuite:
         assert np.isfinite(self.task.law.loss(1e5, 1e4, 1e6)), "`law` must predict a loss for every size"
 
     def test_reference_designs_are_designs_and_each_has_a_family(self) -> None:
-        """There is at least one reference design, and equal spaces give equal designs."""
+        """There is at least one reference design, and the same space always gives the same reference designs."""
         spec = self.spec()
         found = list(self.task.references(spec))
         assert found, "there is no reference design: a search compares its winner with one"
@@ -96,7 +99,7 @@ class TaskSuite:
             assert design_of(choices, spec=spec, name="baseline").arch.parameters() > 0
 
     def test_data_is_prepared_once_and_described(self, tmp_path: Path) -> None:
-        """Preparing twice changes nothing; the summary can be stored in a record."""
+        """Preparing the data twice changes nothing, and their summary can be stored in a record."""
         data = self.opened(tmp_path)
         file = data.data(self.design().arch)
         before = Path(file.path).read_bytes()
@@ -113,7 +116,7 @@ class TaskSuite:
         assert (sizes > 0).all()
 
     def test_batches_follow_from_their_number_and_the_seed(self, tmp_path: Path) -> None:
-        """Equal arguments give equal batches, different ones different batches; tensors' first axis is the example."""
+        """Equal arguments give equal batches, others give others; axis 0 of each array has one entry per example."""
         from chipwise.training.data.recipe import Recipe
 
         arch, opened = self.design().arch, self.opened(tmp_path)
@@ -131,7 +134,7 @@ class TaskSuite:
         assert data.step_tokens(arch, build(Recipe, dict(opened.recipe))) == opened.step_tokens(arch)
 
     def test_a_training_lowers_the_loss_of_its_batches(self, tmp_path: Path) -> None:
-        """A few steps on one batch lower the loss; it is finite and has a gradient for every used parameter."""
+        """A few steps on one batch lower the loss, which is finite and has a gradient for each parameter in use."""
         import torch
 
         from chipwise.training.data.recipe import Recipe
@@ -153,7 +156,7 @@ class TaskSuite:
         assert math.isfinite(data.shown_loss(losses[0]))
 
     def test_trainings_end_with_a_judged_loss_and_go_on(self, tmp_path: Path) -> None:
-        """A training job gives a finite loss, also with quantised weights; the same job does not train again."""
+        """A training job gives a finite loss, also for quantised weights. A repeated job does not train again."""
         arch, opened = self.design().arch, self.opened(tmp_path / "data")
         file = opened.data(arch)
         job = TrainJob(
@@ -178,7 +181,7 @@ class TaskSuite:
         assert again["spent_cpu_s"] == 0
 
     def test_exported_files_are_judged_as_models_are(self, tmp_path: Path) -> None:
-        """The exported graph's losses per entry add up to torch's loss on validation data."""
+        """The exported graph's losses per entry add up to PyTorch's loss, on validation and on test data."""
         from chipwise.training.loop.evaluate import load_model
 
         opened, item = self.opened(tmp_path / "data"), self.exported(tmp_path)
@@ -192,7 +195,7 @@ class TaskSuite:
         assert math.isfinite(part.loss)
 
     def test_samples_are_plain_and_drawn_without_scripts(self, tmp_path: Path) -> None:
-        """Report sections can be stored as JSON, with and without a reference design."""
+        """Report samples can be stored as JSON, with and without a reference design, and sections have no scripts."""
         opened, item = self.opened(tmp_path / "data"), self.exported(tmp_path)
         for reference in (None, item):
             samples = json.loads(json.dumps(opened.samples(item, reference), allow_nan=False))
@@ -203,7 +206,7 @@ class TaskSuite:
         assert not self.task.report_sections({}), "a run that recorded no samples must have no sections"
 
     def test_what_is_shipped_can_be_read(self, tmp_path: Path) -> None:
-        """The shipped weights, config and additional files can be read."""
+        """The winner's folder contains weights, config and additional files."""
         opened, item = self.opened(tmp_path / "data"), self.exported(tmp_path)
         opened.ship(item, tmp_path / "winner", {"chipwise.json": "{}\n"})
         names = {path.name for path in (tmp_path / "winner").iterdir()}

@@ -1,4 +1,4 @@
-"""TrainerSuite: the contract of trainers, checked on trainings of a few steps.
+"""TrainerSuite: the contract of trainers, checked on training runs of a few steps.
 
 Subclass it in a test module and return a trainer from ``make``; pytest then runs every check on it::
 
@@ -6,7 +6,7 @@ Subclass it in a test module and return a trainer from ``make``; pytest then run
         def make(self, folder):
             return MyTrainer(Setup(on="mine", folder=folder, workers=2))
 
-A trainer must give the same result as the same training on this machine, even if workers die.
+A trainer must give the same results as the same training runs on this machine, even if workers die.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BUDGETS = {"cpu", "gpu", "tokens"}
 
 
 def write_text(path: Path) -> Path:
-    """Writes a file of tokens that a toy model can learn (a ramp with noise), in the format of ``TokenStore``."""
+    """Writes a file of tokens that a toy model can learn: a ramp with noise, in the format of ``TokenStore``."""
     random = np.random.default_rng(0)
     tokens = (np.arange(6_000) + random.integers(0, 2, 6_000)) % (VOCABULARY - 1) + 1
     parts: dict[str, Any] = {"sizes": np.array([VOCABULARY, 6_000])}
@@ -65,15 +65,18 @@ def toy_job(folder: Path, name: str = "a", *, steps: int = STEPS, **changes: Any
 
 
 def plain_result(job: TrainJob, folder: Path) -> dict[str, Any]:
-    """The result of the same training in this process, in ``folder``, without a trainer."""
+    """Runs ``job`` in this process, in ``folder``, without a trainer, and returns the result."""
     return dataclasses.replace(job, folder=str(folder)).run(lambda update: None)
 
 
 class TrainerSuite:
-    """The checks. Override :meth:`make`, and :meth:`run_elsewhere` if jobs are run outside the trainer."""
+    """Checks that every trainer must pass.
+
+    Override :meth:`make`, and :meth:`run_elsewhere` if jobs are run outside the trainer.
+    """
 
     def make(self, folder: Path) -> Trainer:
-        """A new trainer for a run's folder, which can run two trainings at the same time."""
+        """A new trainer for a run's folder, which can run two jobs at the same time."""
         raise NotImplementedError("override `make`")
 
     def job_of(self, job: TrainJob) -> TrainJob:
@@ -85,7 +88,7 @@ class TrainerSuite:
         raise NotImplementedError("override `run_elsewhere`: this trainer raised JobsMissing")
 
     def finish(self, trainer: Trainer, folder: Path, jobs: Sequence[TrainJob]) -> dict[int, Event]:
-        """The last event of each job, by index, after as many rounds as the trainer needs."""
+        """Runs ``jobs`` in as many rounds as the trainer needs; maps each job's index to its last event."""
         ended: dict[int, Event] = {}
         for _ in range(4):
             try:
@@ -95,19 +98,20 @@ class TrainerSuite:
                 return ended
             except JobsMissing:
                 self.run_elsewhere(folder)
-        raise AssertionError("the trainer keeps asking for jobs: it must read results that came back")
+        raise AssertionError("the trainer keeps raising JobsMissing: it must read the results that came back")
 
     def test_it_starts_nothing_for_nothing_and_states_what_it_accounts_for(self, tmp_path: Path) -> None:
-        """Without jobs there are no events; its budgets have known names and include tokens."""
+        """Without jobs there are no events. ``accounts`` contains ``tokens``, and only known kinds of budgets."""
         with self.make(tmp_path) as trainer:
             assert list(trainer.run([])) == []
-            assert "tokens" in trainer.accounts, "every training counts its tokens: add it to `accounts`"
+            assert "tokens" in trainer.accounts, "every training run counts its tokens: add 'tokens' to `accounts`"
             assert trainer.accounts <= BUDGETS, f"unknown budgets in `accounts`: {trainer.accounts - BUDGETS}"
 
     def test_results_are_those_of_training_here_and_a_fault_of_one_spares_the_others(self, tmp_path: Path) -> None:
-        """Equal steps and seed give an equal loss; weights and result are in the job's folder.
+        """A job has the same loss and weights as when it runs in this process; its files are in the job's folder.
 
-        A training that diverges gives a failed event with the reason, not an exception.
+        A training run that diverges gives a failed event with the reason, not an exception, and does not affect other
+        jobs.
         """
         jobs = [
             toy_job(tmp_path, "a", formats=("int8",)),
@@ -117,7 +121,7 @@ class TrainerSuite:
         with self.make(tmp_path) as trainer:
             ended = self.finish(trainer, tmp_path, jobs)
         assert sorted(ended) == [0, 1, 2], f"each job must end once, identified by its index; got {sorted(ended)}"
-        assert ended[1].kind == "failed", "a training that diverges must fail"
+        assert ended[1].kind == "failed", "a training run that diverges must give a failed event"
         assert ended[1].data["kind"] == "TrainingDiverged", ended[1].data
         assert "finite" in ended[1].data["message"]
         for place in (0, 2):
@@ -135,9 +139,10 @@ class TrainerSuite:
             assert (Path(job.folder) / self.job_of(job).result_name).exists()
 
     def test_nothing_is_trained_twice_and_longer_trainings_go_on(self, tmp_path: Path) -> None:
-        """A job with a result is not trained again; for another weight format it is only evaluated.
+        """A job with a result is not trained again; for another weight format, it is only evaluated.
 
-        The result includes the state before the decay, and a training continued from it equals an uninterrupted one.
+        The job's folder keeps the state before the learning rate decays. A longer run that continues from this state
+        gives the same weights as an uninterrupted run.
         """
         with self.make(tmp_path) as trainer:
             (first,) = self.finish(trainer, tmp_path, [toy_job(tmp_path)]).values()
@@ -148,7 +153,9 @@ class TrainerSuite:
             assert again.data["spent_cpu_s"] == 0.0, "trained twice: look for the result in the job's folder first"
             assert set(again.data["quantised"]) == {"int4"}
             job = toy_job(tmp_path, steps=MORE_STEPS)
-            assert (Path(job.folder) / "stable.safetensors").exists(), "the state that a longer training needs is lost"
+            assert (Path(job.folder) / "stable.safetensors").exists(), (
+                "the state from which a longer training run continues is lost"
+            )
             (longer,) = self.finish(trainer, tmp_path, [job]).values()
         known = plain_result(job, tmp_path / "plain")
         assert longer.data["loss"] == known["loss"]

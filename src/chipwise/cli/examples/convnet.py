@@ -1,5 +1,5 @@
-"""A small convolutional network for Fashion-MNIST, designed for this machine: the search builds and trains what this
-file says.
+"""A small convolutional network for Fashion-MNIST, designed for this machine: the search chooses from ``CHOICES`` and
+calls the functions of this file to build and train networks, and to test the winner.
 
 pip install 'chipwise[search]'
 apt install dataset-fashion-mnist
@@ -19,19 +19,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 IMAGES = Path("/usr/share/datasets/fashion-mnist")
-VALIDATION = 5_000  # of the 60,000 training images
+VALIDATION = 5_000  # taken from the 60,000 training images
 BATCH = 128
-CHUNK = 1_000  # images a pass of validation
+CHUNK = 1_000  # images per pass in validation
 
 # A network is a stem, stages of blocks that halve the image, and a linear layer on the mean of the last positions.
 CHOICES = {
     "width": [8, 12, 16, 24, 32],  # channels of the stem
-    "growth": [1.5, 2.0],  # of the channels at each stage
+    "growth": [1.5, 2.0],  # factor on the channels from stage to stage
     "stages": [1, 2, 3],
-    "blocks": [1, 2, 3],  # of each stage
-    "block": ["plain", "separable", "inverted"],  # 3x3 convolution; depthwise and 1x1; MobileNetV2's, expanded fourfold
+    "blocks": [1, 2, 3],  # in each stage
+    "block": ["plain", "separable", "inverted"],  # one convolution; depthwise and 1x1; MobileNetV2's, expanded fourfold
     "kernel": [3, 5],
-    "stride": [1, 2],  # of the stem
+    "stride": [1, 2],  # stride of the stem
     "residual": [False, True],
     "activation": ["relu", "hardswish"],
     "rate": [0.002, 0.006, 0.015],  # peak learning rate
@@ -44,7 +44,7 @@ def inputs() -> tuple[Tensor, ...]:
 
 
 def build(choices: dict) -> nn.Module:
-    """A network of the space."""
+    """Builds the network that one combination of choices describes."""
     act = nn.ReLU if choices["activation"] == "relu" else nn.Hardswish
     width = choices["width"]
     layers: list[nn.Module] = [*_conv(1, width, 3, choices["stride"]), act()]
@@ -86,7 +86,7 @@ def _conv(inner: int, outer: int, kernel: int, stride: int = 1, groups: int = 1)
 
 
 def train(module: nn.Module, cpu_s: float) -> float:
-    """Trains for ``cpu_s`` CPU seconds with AdamW; cross-entropy on validation images."""
+    """Trains for ``cpu_s`` CPU seconds with AdamW; returns the cross-entropy on the validation images."""
     images, labels = _images("train")
     seen, known = images[VALIDATION:], labels[VALIDATION:]
     optimiser = torch.optim.AdamW(module.parameters(), lr=module.rate, weight_decay=0.02)
@@ -108,13 +108,13 @@ def train(module: nn.Module, cpu_s: float) -> float:
 
 
 def test(module: nn.Module) -> float:
-    """Accuracy on the test images, which train never reads."""
+    """Returns the accuracy on the test images, which :func:`train` never reads."""
     return _judged(module, *_images("t10k"))[1]
 
 
 @torch.no_grad()
 def _judged(module: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Cross-entropy and accuracy."""
+    """Returns cross-entropy and accuracy on ``images``."""
     module.eval()
     logits = torch.cat([module(part) for part in images.split(CHUNK)])
     return float(F.cross_entropy(logits, labels)), float((logits.argmax(1) == labels).float().mean())

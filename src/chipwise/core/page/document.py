@@ -1,4 +1,4 @@
-"""One HTML file that needs no network: it includes plotly's script once, and figures as data."""
+"""Builds HTML files that need no network: each contains plotly's script and the data of its figures."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
+from chipwise.core.extras import optional_imports
 from chipwise.core.page.figures import Figure
 from chipwise.core.page.markup import safe
-from chipwise.errors import MissingExtra
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 def document(title: str, body: str, *, figures: Mapping[str, Sequence[Figure]]) -> str:
-    """Returns a complete HTML page around ``body``; ``figures`` fill the elements ``plot-KEY``.
+    """A complete HTML page with the content ``body``. The figure with key ``KEY`` fills the element ``plot-KEY``.
 
-    Plotly is only included if there are figures.
+    Plotly is included only if there are figures.
 
     Raises:
         MissingExtra: plotly, whose script the page includes, is not installed.
@@ -34,10 +34,8 @@ def document(title: str, body: str, *, figures: Mapping[str, Sequence[Figure]]) 
 
 
 def _plotly() -> str:
-    try:
+    with optional_imports():
         from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise MissingExtra("plotly", "search") from None
     return str(get_plotlyjs()).replace("</script", "<\\/script")
 
 
@@ -46,5 +44,5 @@ def _asset(name: str) -> str:
 
 
 def _json(value: object) -> str:
-    """JSON that is safe inside a script element."""
+    """``value`` as JSON that is safe inside a script element."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

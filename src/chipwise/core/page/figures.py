@@ -1,7 +1,7 @@
 """Figures with axes in readable units and named colours.
 
-Figures are plain dictionaries in plotly's schema, so plotly is not imported. Colours are theme tokens such as
-``@winner``, which the page replaces by the light or dark theme's colour.
+Figures are plain dictionaries in plotly's schema, so plotly is not imported. Colours are names such as
+``@winner``, which the page replaces with the colour of its light or dark theme.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BOUND_COLOURS: Final = {"compute": "@compute", "memory": "@memory", "launch": "@
 
 
 def escape(text: object) -> str:
-    """Text from a file, safe inside plotly's labels (which read a little HTML) and inside the page."""
+    """Escapes text from a file, so that it is safe in the page and in plotly's labels (which accept some HTML)."""
     return html.escape(str(text), quote=False)
 
 
@@ -33,10 +33,10 @@ def figure(traces: list[Trace], *, height: int = 430, legend_y: float = -0.22, *
 
     Args:
         traces: Plotly traces.
-        height: Pixels.
-        legend_y: Top of the legend as a fraction of the plot's height; negative values are below tick labels and
-            titles.
-        layout: Further plotly layout.
+        height: Height in pixels.
+        legend_y: Position of the legend's top as a fraction of the plot's height. Negative values are below the plot;
+            the default is also below the tick labels and the axis title.
+        layout: Additional entries of plotly's layout.
     """
     margin = {"l": 88, "r": 44, "t": 18, "b": 58}
     base: Figure = {
@@ -69,7 +69,7 @@ def figure(traces: list[Trace], *, height: int = 430, legend_y: float = -0.22, *
 def scatter(
     mode: str, name: str, x: Sequence[object], y: Sequence[object], *, hover: list[str] | None = None, **more: object
 ) -> Trace:
-    """A trace of points or lines; without ``hover`` texts the pointer passes over it."""
+    """A trace of points or lines. Without ``hover`` texts, it does not react to the mouse."""
     shown: Trace = {"hoverinfo": "skip"} if hover is None else {"hovertext": hover, "hoverinfo": "text"}
     return {"type": "scatter", "mode": mode, "name": name, "x": x, "y": y, **shown, **more}
 
@@ -83,7 +83,7 @@ def axis(
     pad: float = 0.06,
     zero: bool = False,
 ) -> Figure:
-    """An axis around ``values`` with ticks in a readable unit; logarithmic if the values span a wide range."""
+    """An axis that covers ``values``, with ticks in a readable unit; logarithmic if the values span a wide range."""
     known = [value for value in values if math.isfinite(value)]
     low, high = min(known), max(known)
     if log is None:
@@ -112,13 +112,16 @@ def axis(
 
 
 def span(axis: Figure) -> tuple[float, float]:
-    """First and last value on the axis."""
+    """The first and the last value on the axis."""
     start, end = axis["range"]
     return (10**start, 10**end) if axis["type"] == "log" else (start, end)
 
 
 def log_ticks(low: float, high: float, unit_kind: str = "count", *, most: int = 9) -> list[float]:
-    """Ticks at 1, 2 and 5 of each decade between ``low`` and ``high``; fewer over many decades, more within one."""
+    """At most ``most`` ticks from ``low`` to ``high``, at round multiples of powers of ten.
+
+    A decade has 1 to 10 ticks, such as 1, 2 and 5. Long times have ticks at round numbers of minutes, hours or days.
+    """
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     levels = [
         [step * 10.0**e for e in exponents for step in steps]

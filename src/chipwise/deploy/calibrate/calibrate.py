@@ -1,8 +1,8 @@
-"""Calibration: measures the rates of this machine in the runtime that will serve, in about a minute.
+"""Calibration: measures this machine's rates in the runtime that will serve models; takes about a minute.
 
 Rates of single nodes are fitted to small graphs (``node_rates.py``), or to whole models if the runtime cannot time
-single nodes (``model_rates.py``). Random whole models, small and large, then give the cost of a pass, memory and tail
-latencies. The profile's reported errors come from cross-validation over these models.
+single nodes (``model_rates.py``). The cost of a pass, memory and tail latencies are then fitted to measurements of
+random whole models, small and large. The profile's reported errors come from cross-validation over these models.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ DEFAULT_S = 75.0
 LARGE_FROM_S = 60.0  # shorter calibrations measure small models only
 LARGE_S = 32.0  # time for large matrices and large models together
 CASES_S = 9.0  # time for small graphs
-FEWER_ROUNDS = 2  # over the small graphs in calibrations without large models
+FEWER_ROUNDS = 2  # rounds over the small graphs in calibrations without large models
 MODEL_S = 1.6  # time for one small model: starting, warming up, timing
-ENOUGH = 2 / 3  # share of the models; if this many ran on an undisturbed machine, the others are ignored
-MODELS = {"with nodes": (12, 120), "alone": (60, 96)}  # fewest and most small models
+ENOUGH = 2 / 3  # if this share of the models ran on an undisturbed machine, the others are ignored
+MODELS = {"with nodes": (12, 120), "alone": (60, 96)}  # minimum and maximum number of small models
 NODES_TIMED = ("onnxruntime", "fake")  # runtimes whose nodes are timed in ONNX Runtime (fake is a test double)
 NOT_TEXT = {"images": ("onnxruntime", "browser", "fake"), "ranking": NODES_TIMED, "sounds": NODES_TIMED}
-"""Runtimes in which other models than those of text are measured, by kind."""
-SMALL_ONLY = ("browser", "wllama", "executorch", "litert", "fake")  # no models of hundreds of megabytes there
+"""For each kind of model other than text models: the runtimes in which it is measured."""
+SMALL_ONLY = ("browser", "wllama", "executorch", "litert", "fake")  # these run no models of hundreds of megabytes
 LOADING_COPIES = 5  # copies of the weights that may be in memory while a model is exported and loaded
 
 
@@ -83,23 +83,23 @@ def calibrate(
     Args:
         runtime: The runtime to calibrate, the one that will serve.
         threads: Threads of the runtime.
-        seconds: Target duration on an idle machine. It determines how many models are measured; from a minute on, they
-            include models larger than most caches.
+        seconds: Target duration on an idle machine. It determines how many models are measured. With a
+            minute or more, models larger than most caches are measured too.
         seed: Random seed of the random models.
         on_progress: Called with the name of the step and the share done.
-        base: A profile of this machine whose node rates are used instead of timing nodes.
+        base: A profile of this machine. If given, its node rates are used and no nodes are timed.
         partial: A file for intermediate results, from which a stopped calibration continues.
         kind: The models to calibrate for, a key of ``CALIBRATED`` (``kinds.py``); empty for text models.
-        own: Samples models like those to be predicted, such as designs of a search's space, given a count and a seed.
-            They replace all random models; of ranking models they replace every second one, and the others rank one
-            candidate per request in large batches.
+        own: Function that takes a count and a seed, and samples models similar to those that will be predicted, for
+            example designs from a search space. These models are measured instead of random ones. For ranking models,
+            they alternate with random models that rank one candidate per request, in batches of 1 to 512.
         again: Whether models that a disturbed machine slowed down are measured once more, which may double the time.
 
     Raises:
         InputError: ``seconds`` is not a positive number, or there are more threads than cores.
         MeasurementError: A measuring process failed.
         UnknownName: No such runtime is known.
-        Unsupported: No exporter writes models for it.
+        Unsupported: No exporter writes models for the runtime.
     """
     check_exporter(runtime)
     check_threads(threads)
@@ -155,11 +155,11 @@ def blank_profile(runtime: str, threads: int) -> MachineProfile:
 
 
 def fit_profile(blank: MachineProfile, measured: Sequence[Sample]) -> MachineProfile:
-    """Fits a profile to measured models. Node rates are ``blank``'s if it has any, else fitted to the models too.
+    """Fits a profile to measured models. Node rates are those of ``blank`` if it has any, else they are fitted too.
 
-    For the reported errors, every model is predicted by a fit without it (pass costs, factors, residual, tails, memory,
-    and node rates if they are fitted to whole models). P99 is fitted to models that were timed while the machine was
-    quiet; if there are fewer than ``LEAST_MODELS`` of these, to all models.
+    For the reported errors, every model is predicted by a fit to the other models. This fit covers pass costs, factors,
+    residual, tails and memory, and node rates if they are fitted to whole models. P99 is fitted to models that were
+    timed while the machine was quiet; if there are fewer than ``LEAST_MODELS`` of these, to all models.
     """
     reference_s = own_reference([sample.measured for sample in measured])
     blank = replace(blank, reference_s=reference_s, runtime_version=measured[0].measured.runtime_version)
@@ -178,7 +178,7 @@ def fit_profile(blank: MachineProfile, measured: Sequence[Sample]) -> MachinePro
         clean=not busy,
         notes=(
             f"{busy} of {len(samples)} models were timed on a busy machine"
-            f"{', and P99 is learnt from them too' if loud else ''}; calibrate again when it is idle",
+            f"{', and P99 is fitted to them too' if loud else ''}; calibrate again when the machine is idle",
         )
         if busy
         else (),
@@ -186,10 +186,11 @@ def fit_profile(blank: MachineProfile, measured: Sequence[Sample]) -> MachinePro
 
 
 def fit_with_nodes(blank: MachineProfile, samples: Sequence[Observed]) -> MachineProfile:
-    """``blank``, which has node rates, with everything else fitted to whole models.
+    """Returns ``blank``, which must already have node rates, with all other quantities of a profile.
 
-    If the small graphs yielded no rate for a format's matrix products, as on a machine that was busy throughout, their
-    peak is the best rate of the whole models.
+    Peaks and bandwidths follow from the node rates; the others are fitted to whole models. The small graphs may yield
+    no rate for the matrix products of a format, for example if the machine was busy throughout. The peak of this format
+    is then the highest FLOP/s that a whole model in this format reached in prefill.
     """
     rates = {weights: blank.terms[f"matmul.{weights}.matrix"]["products"] for weights in WEIGHTS}
     peaks = {weights: 2 / rate for weights, rate in rates.items() if rate > 0}
@@ -200,7 +201,7 @@ def fit_with_nodes(blank: MachineProfile, samples: Sequence[Observed]) -> Machin
 
 
 def fit_alone(blank: MachineProfile, samples: Sequence[Observed]) -> MachineProfile:
-    """``blank`` with everything fitted to whole models."""
+    """Returns ``blank`` with everything, including node rates, fitted to whole models."""
     rates = fit_model_rates(samples)
     peaks, roofs = best_rates(samples, blank.machine)
     profile = replace(blank, terms=rates.terms, curves=rates.curves, passes=rates.passes, peaks=peaks, roofs=roofs)
@@ -208,20 +209,27 @@ def fit_alone(blank: MachineProfile, samples: Sequence[Observed]) -> MachineProf
 
 
 def own_reference(measured: Sequence[Measurement]) -> dict[str, float]:
-    """Times of the reference work on the undisturbed machine, over all models."""
+    """Estimates, from all models' measurements, how long each kind of reference work takes on the undisturbed machine.
+
+    Returns:
+        Seconds by name of the reference work.
+    """
     found = [own_reference_of(item) for item in measured]
     return {name: own_speed([item[name] for item in found if name in item]) for name in found[0]}
 
 
 def with_drift(sample: Sample, reference_s: Mapping[str, float]) -> Sample:
-    """``sample`` with its drifts from ``reference_s``."""
+    """Returns ``sample`` with the machine's drift relative to ``reference_s`` during each measurement."""
     since = drift(sample.measured.environment["reference_s"], reference_s)
     own = drift(own_reference_of(sample.measured), reference_s)
     return replace(sample, measured=replace(sample.measured, drift=since, own_drift=own))
 
 
 def own_reference_of(found: Measurement) -> Mapping[str, float]:
-    """Times of the reference work on the undisturbed machine; older measurements have only medians."""
+    """Seconds of each kind of reference work on the undisturbed machine.
+
+    Older measurements do not contain them; for these, the median seconds are returned.
+    """
     times: Mapping[str, float] = found.environment.get("reference_own_s", found.environment["reference_s"])
     return times
 
@@ -237,10 +245,10 @@ def measure_models(
     partial: Partial | None = None,
     again: bool = True,
 ) -> list[Sample]:
-    """Measures each design, or its nearest variant that ``runtime`` supports; with ``vary``, at several prompt lengths.
+    """Measures each design, or the nearest variant that ``runtime`` supports.
 
-    With ``again``, a design is measured once more if the machine was disturbed throughout. Results in ``partial`` are
-    reused, and new ones are stored there.
+    With ``vary``, each is measured at several prompt lengths. With ``again``, a design is measured once more if the
+    machine was disturbed throughout. Results in ``partial`` are reused, and new results are stored there.
     """
     kept = partial or Partial(None, runtime=runtime, threads=threads)
     samples = []
@@ -280,7 +288,7 @@ def _restored(data: object) -> Sample | None:
 def _measured(
     wanted: Design, number: int, folder: Path, timed: Calibrated, *, runtime: str, threads: int, vary: bool, ask: Ask
 ) -> Sample:
-    """The ``number``-th design of a calibration, or the nearest that ``runtime`` supports, measured."""
+    """Measures the ``number``-th design of a calibration, or its nearest variant that ``runtime`` supports."""
     design, path = export_nearest(runtime, wanted, folder)
     how = timed.timing(design, number, vary)._asdict()
     found = measure(path, runtime=runtime, threads=threads, attempts=1, ask=ask, **how)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -10,9 +10,7 @@ import numpy as np
 from onnx import helper
 
 from chipwise.core.arrays import AnyArray
-from chipwise.deploy.calibrate.microbench import IMAGE_KINDS, Case
-from chipwise.deploy.calibrate.microbench_ranking import ATTENTION, RANKING_KINDS
-from chipwise.deploy.calibrate.microbench_sound import SOUND_KINDS
+from chipwise.deploy.calibrate.microbench import ATTENTION, IMAGE_KINDS, RANKING_KINDS, SOUND_KINDS, Case
 from chipwise.deploy.export.onnx import IR_VERSION, OPSET
 from chipwise.model.arch.mixers import Attention, ConvModule
 from chipwise.model.blocks.attention.onnx import add_attention
@@ -53,12 +51,12 @@ class CaseGraph(GraphBuilder):
         self.results[name] = np.empty(shape, np.float32)
 
     def projection(
-        self, place: str, x: str, *, parts: Sequence[str], key: str, k: int, widths: Sequence[int], bias: bool = False
+        self, place: str, x: str, *, k: int, parts: Mapping[str, int], key: str = "", bias: bool = False
     ) -> str:
-        """Adds a projection as in exported models; attention-only cases add none."""
+        """Adds a projection as in exported models; for a case of attention, adds nothing and returns ``x``."""
         if self.case.kind == "attention":
             return x
-        return super().projection(place, x, parts=parts, key=key, k=k, widths=widths, bias=bias)
+        return super().projection(place, x, k=k, parts=parts, key=key, bias=bias)
 
     def prestore(self, number: int, k: int, n: int) -> None:
         """Stores a (k, n) matrix under the names that :meth:`projection` would use.
@@ -79,7 +77,7 @@ class CaseGraph(GraphBuilder):
 
 
 def graph_of(case: Case, generator: np.random.Generator, matrices: Matrices) -> tuple[bytes, Arrays, Arrays]:
-    """The model of a case, its inputs, and arrays for its outputs. ``matrices`` caches random ones for later cases."""
+    """Builds a case's model, its inputs, and arrays for its outputs; ``matrices`` caches random matrices for reuse."""
     graph = CaseGraph(weights={}, format_of=lambda _: case.weights, case=case, generator=generator, matrices=matrices)
     NODES.get(case.kind, _chain)(graph, case)
     model = helper.make_model(
@@ -100,7 +98,7 @@ def _chain(graph: CaseGraph, case: Case) -> None:
         if case.kind == "matmul":
             k, n = (case.k, case.n) if i % 2 == 0 else (case.n, case.k)
             graph.prestore(i, k, n)
-            graph.projection(y, x, parts=["w"], key=f"w{i}", k=k, widths=[n])
+            graph.projection(y, x, k=k, parts={"w": n}, key=f"w{i}")
             width = n
         elif case.kind == "rmsnorm":
             graph.node("SimplifiedLayerNormalization", [x, unit], y, axis=-1, epsilon=1e-5, stash_type=1)
@@ -167,7 +165,7 @@ def _gather(graph: CaseGraph, case: Case) -> None:
 
 
 def _image(graph: CaseGraph, case: Case) -> None:
-    """Nodes of image classifiers in parallel, each with the same input, as in exported graphs."""
+    """Adds the case's image nodes to ``graph``, in parallel: each reads the same input."""
     width = case.heads * case.head_size
     if case.kind == "conv.image":
         x = graph.random("x", 1, case.k, case.rows, case.rows)
@@ -214,7 +212,7 @@ def _image(graph: CaseGraph, case: Case) -> None:
 
 
 def _ranking(graph: CaseGraph, case: Case) -> None:
-    """Nodes of ranking models in parallel."""
+    """Adds the case's ranking nodes to ``graph``, in parallel."""
     shape = (1, case.rows, case.k)
     if case.kind == "bag":
         table = graph.store("table", lambda: np.zeros((100, case.k), np.float32))
@@ -262,7 +260,7 @@ def _ranking_attention(graph: CaseGraph, case: Case) -> None:
 
 
 def _sound(graph: CaseGraph, case: Case) -> None:
-    """Nodes of models of sound in parallel."""
+    """Adds the case's sound nodes to ``graph``, in parallel."""
     shape = (1, case.rows, case.k)
     x = graph.random("x", *shape)
     for i in range(case.count):
@@ -285,5 +283,5 @@ NODES: Mapping[str, Callable[[CaseGraph, Case], None]] = {
     **dict.fromkeys(ATTENTION, _ranking_attention),
     **dict.fromkeys(SOUND_KINDS, _sound),
 }
-"""Functions that add the nodes of a case, by its kind. All other kinds are chains of matrices, norms and elementwise
-operators."""
+"""Functions that add a case's nodes, by the kind of case. Cases of other kinds are chains of matrices, norms and
+elementwise operators."""

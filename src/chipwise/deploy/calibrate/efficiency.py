@@ -1,4 +1,4 @@
-"""Utilisation of the machine by a measured model: FLOPs and bytes of a pass relative to the calibrated peaks."""
+"""Utilisation of the machine by a measured model: its FLOP/s and bytes/s relative to the calibrated peaks."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from chipwise.predict.cost.pricing import op_price, working_set_bytes
 class Efficiency:
     """Model FLOP and bandwidth utilisation at the measured medians, relative to peaks calibrated on this machine.
 
-    ``mfu`` is the FLOP/s of prefill over the peak of matrix products in the weights' format; ``mbu`` is the rate at
-    which a decode step reads weights and cache, over the bandwidth of the memory level that holds its working set
-    (``ceiling`` names the level). Small models fit in a cache level. Small products and kernel launches keep both below
-    1.
+    ``mfu`` is the FLOP/s of prefill divided by the peak of matrix products in the weights' format. ``mbu`` is the rate
+    at which a decode step reads weights and cache, divided by the bandwidth of the memory level that holds the step's
+    working set (``ceiling`` names the level). Small models fit in a cache level. Small matrix products and kernel
+    launches keep ``mfu`` and ``mbu`` below 1.
     """
 
     mfu: float | None
@@ -37,7 +37,7 @@ class Efficiency:
 
 
 def efficiency(design: Design, measured: Measurement, profile: MachineProfile) -> Efficiency:
-    """MFU and MBU of ``measured`` against the ceilings in ``profile``.
+    """MFU and MBU of ``measured`` relative to the calibrated peaks in ``profile``.
 
     Raises:
         Unsupported: The design has an operator that the profile has no rates for.
@@ -61,10 +61,10 @@ def efficiency(design: Design, measured: Measurement, profile: MachineProfile) -
 
 
 def op_needs(op: Op, profile: MachineProfile) -> Float64Array:
-    """What an operator needs of the machine, (4,); needs of a pass add up.
+    """Returns four numbers about the work of an operator, (4,); those of a pass are sums over its operators.
 
-    Seconds of its products at the peak of their weights' format (NaN if that was not calibrated), FLOPs of its
-    products, all its FLOPs, and bytes that it touches.
+    The numbers are: the seconds of the operator's matrix products at the peak FLOP/s of their weight format (NaN if
+    this peak was not calibrated), the FLOPs of its matrix products, all its FLOPs, and the bytes that it touches.
 
     Raises:
         Unsupported: The profile has no rates for this operator.
@@ -78,11 +78,11 @@ def op_needs(op: Op, profile: MachineProfile) -> Float64Array:
 def least_times(
     prefill: Float64Array, decode: Float64Array, profile: MachineProfile
 ) -> tuple[Float64Array, Float64Array]:
-    """Least seconds of prefill at the peak of its products, and of a decode step at the bandwidth, each (n,).
+    """Returns the seconds of prefill at peak FLOP/s, and of a decode step at full bandwidth, each (n,).
 
     Args:
-        prefill: Needs of prefill, (n, 4).
-        decode: Needs of a decode step, (n, 4).
+        prefill: The four numbers of :func:`op_needs` for prefill, (n, 4).
+        decode: The same four numbers for a decode step, (n, 4).
         profile: The calibration.
     """
     product_s, products, flops, _ = np.moveaxis(prefill, -1, 0)
@@ -92,10 +92,10 @@ def least_times(
 
 
 def _levels(profile: MachineProfile) -> list[tuple[str, float, float]]:
-    """Known levels of memory, smallest first: name, bytes and bandwidth. The last, or else the slowest, holds all."""
+    """Lists name, bytes and bandwidth of each known memory level, smallest first; the last has infinite size."""
     machine, roofs = profile.machine, profile.roofs
     if not roofs:
-        raise Unsupported("the calibration has no memory bandwidth; calibrate again with: chipwise calibrate")
+        raise Unsupported("the calibration lacks the memory bandwidth; calibrate again with: chipwise calibrate")
     sizes = {"private caches": machine.l2_bytes, "shared cache": machine.l3_bytes}
     found = [(name, float(size), roofs[name]) for name, size in sizes.items() if size is not None and name in roofs]
     last = "DRAM" if "DRAM" in roofs else min(roofs, key=lambda name: roofs[name])

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from chipwise.deploy.calibrate.learning import stored_bytes
-from chipwise.deploy.calibrate.microbench import Case, image_cases
-from chipwise.deploy.calibrate.microbench_ranking import ranking_cases
-from chipwise.deploy.calibrate.microbench_sound import sound_cases
+from chipwise.deploy.calibrate.microbench import Case, image_cases, ranking_cases, sound_cases
 from chipwise.deploy.calibrate.random_models import (
     random_classifiers,
     random_designs,
@@ -24,7 +22,7 @@ from chipwise.model.ops.workload import Workload
 Draw = Callable[[int, int], list[Design]]
 PROMPTS = (64, 64, 24, 128)  # prompt lengths used in turn if only whole models are measured
 NEW_TOKENS = 64
-BATCHES = (1, 8, 32, 128, 512)  # requests of one candidate each, used in turn
+BATCHES = (1, 8, 32, 128, 512)  # batch sizes of requests with one candidate, used in turn
 LARGE_WORKLOAD = Workload(prompt_tokens=32, new_tokens=24)
 PASSES_S = 0.5  # timing of a model that answers in one pass
 
@@ -51,7 +49,7 @@ def _whole_input(design: Design, number: int, vary: bool) -> Timing:
 
 
 def _candidates(design: Design, number: int, vary: bool) -> Timing:
-    """In large batches too, with one candidate per request: candidates that are ranked one by one."""
+    """Timing of a ranking model; models with a single candidate per request are also timed in large batches."""
     alone = design.arch.stem_as(RankingStem).candidates == 1
     batch = BATCHES[number % len(BATCHES)] if alone else 1
     repeats = 100 if batch < 128 else 12
@@ -59,7 +57,7 @@ def _candidates(design: Design, number: int, vary: bool) -> Timing:
 
 
 def _alone_too(own: Draw, count: int, seed: int) -> list[Design]:
-    """Every second model is random and ranks one candidate per request."""
+    """Returns ``count`` models: a random one that ranks one candidate per request, then one from ``own``, and so on."""
     designs = random_rankers(3 * count, seed=seed)[::3]
     designs[1::2] = own(count // 2, seed)
     return designs
@@ -70,12 +68,14 @@ class Calibrated:
     """How a machine is calibrated for one kind of model.
 
     Attributes:
-        models: Their name in messages.
-        draw: Random models, given a count and a seed.
-        timing: How a model is timed, given its number and whether prompt lengths vary.
-        cases: Small graphs for nodes that only they have.
-        with_own: The models to measure if a space samples its own.
-        text: Whether they are text models, which every runtime runs, and of which large ones are measured too.
+        models: Name of these models in messages.
+        draw: Function that takes a count and a seed, and returns random models.
+        timing: Function that takes a model's design, its index and whether prompt lengths vary, and returns how the
+            model is timed.
+        cases: Small graphs for nodes that only these models have.
+        with_own: Function that takes the caller's function for sampling models, a count and a seed, and returns the
+            models to measure.
+        text: Whether these are text models, which every runtime runs and which are also measured at large sizes.
     """
 
     models: str
@@ -87,20 +87,20 @@ class Calibrated:
 
 
 CALIBRATED: Mapping[str, Calibrated] = {
-    "": Calibrated(models="models of text", draw=random_designs, timing=_text, text=True),
+    "": Calibrated(models="text models", draw=random_designs, timing=_text, text=True),
     "images": Calibrated(models="image classifiers", draw=random_classifiers, timing=_whole_input, cases=image_cases),
     "ranking": Calibrated(
         models="ranking models",
         draw=random_rankers,
         timing=_candidates,
-        cases=lambda: (Case(**fields) for fields in ranking_cases()),
+        cases=ranking_cases,
         with_own=_alone_too,
     ),
     "sounds": Calibrated(
-        models="models of sound",
+        models="sound models",
         draw=random_transcribers,
         timing=_whole_input,
-        cases=lambda: (Case(**fields) for fields in sound_cases()),
+        cases=sound_cases,
     ),
 }
 """Kinds of calibration, by the suffix of the profile's name."""

@@ -1,8 +1,9 @@
-"""Fits a machine profile to measured models and reports its remaining error.
+"""Fits a machine profile to measured models and reports the profile's errors.
 
-Calibration, searches and :func:`chipwise.learn` use this module. It keeps the rates of single nodes from calibration
-and fits to whole models: the cost of a pass beyond its nodes, a factor for each part of a pass, a smooth residual, tail
-latencies and memory. Errors are from cross-validation: every model is predicted by a fit without it.
+Calibration, searches and :func:`chipwise.learn` use this module. The rates of single nodes stay as calibration found
+them. These quantities are fitted to whole models: the costs of a pass that are not costs of single nodes, a factor for
+each of ``PARTS``, a smooth residual, tail latencies and memory. Errors are from cross-validation: every model is
+predicted by a fit to the others.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ from chipwise.predict.cost.residual import MOST_POINTS, NOISE, factors, smooth
 PART_SPREAD = 0.2  # prior standard deviation of a part's factor around the common factor
 COMMON_SPREAD = 0.5  # prior standard deviation of the common factor around 1
 LEAST_FACTOR, MOST_FACTOR = 0.25, 4.0
-LEAST_PASS_SCALE = 0.05  # least time of a pass, as a share of its nodes' time
+LEAST_PASS_SCALE = 0.05  # minimum time of a pass, as a share of its nodes' time
 ROUNDS = 4  # rounds of down-weighting outliers
-LEAST_MODELS = 6  # fewest models for a smooth residual; with fewer only factors are fitted
-LEAST_MEASURED = 3  # fewest models in the store of measurements for a fit
-LEAST_CHECKED = 12  # fewest models whose errors replace those of calibration
+LEAST_MODELS = 6  # minimum number of models for a smooth residual; with fewer models only factors are fitted
+LEAST_MEASURED = 3  # minimum number of models in the store of measurements for a fit
+LEAST_CHECKED = 12  # minimum number of measured models whose errors replace those that calibration reported
 FOLDS = 5  # coprime to the cycles of formats, prompts and new processes, so that every fold has all of them
 PRIOR_MODELS = 1.0  # weight of the prior "no correction", in models
 Pair = tuple[float, float, float]  # predicted, measured, stored bytes of weights
@@ -57,7 +58,7 @@ Check = Mapping[str, CheckError]
 
 
 class Observed(Protocol):
-    """One measured model. Latencies are corrected for drift since calibration."""
+    """One measured model. The measured latencies are corrected for the machine's drift since calibration."""
 
     @property
     def design(self) -> Design:
@@ -66,11 +67,11 @@ class Observed(Protocol):
 
     @property
     def workload(self) -> Workload:
-        """The requests with which it was measured."""
+        """The requests that the model was measured on."""
         ...
 
     def seconds(self, phase: Phase, share: float) -> float:
-        """The percentile ``share`` of a pass in seconds; NaN for the P99 of a busy machine."""
+        """The ``share`` quantile (0.5, 0.99) of the seconds of a pass; NaN for the P99 of a busy machine."""
         ...
 
     @property
@@ -89,7 +90,7 @@ class Sample:
 
     @property
     def workload(self) -> Workload:
-        """The requests with which it was measured."""
+        """The requests that the model was measured on."""
         return self.measured.workload
 
     @property
@@ -98,7 +99,7 @@ class Sample:
         return self.measured.peak_memory_bytes
 
     def seconds(self, phase: Phase, share: float) -> float:
-        """The percentile ``share`` of a pass, corrected for drift; processor time if the machine was busy."""
+        """The ``share`` quantile of a pass's seconds, corrected for drift; processor time if the machine was busy."""
         if share > 0.5 and not (self.measured.clean or self.busy_tails):
             return math.nan
         one_pass = phase is Phase.PREFILL or not self.design.arch.reads_tokens
@@ -107,9 +108,9 @@ class Sample:
 
 
 def fit_relative(features: npt.ArrayLike, seconds: npt.ArrayLike, *, rounds: int = 6) -> Float64Array:
-    """Rates ≥ 0 such that ``features @ rates`` matches ``seconds`` in relative error.
+    """Fits rates ≥ 0 that minimise the relative errors of ``features @ rates`` as predictions of ``seconds``.
 
-    Outliers (disturbed measurements) are weighted down in further rounds.
+    Further rounds give outliers (disturbed measurements) less weight.
     """
     counts, times = np.asarray(features, np.float64), np.asarray(seconds, np.float64)
     scale = np.maximum(np.abs(counts).max(axis=0), 1e-300)
@@ -125,7 +126,7 @@ def fit_relative(features: npt.ArrayLike, seconds: npt.ArrayLike, *, rounds: int
 
 
 def rising(knots: npt.ArrayLike, at: npt.ArrayLike) -> Float64Array:
-    """Basis of non-decreasing curves: a constant, and one ramp between consecutive knots, in the logarithm."""
+    """Basis of non-decreasing curves: a constant, and between each two adjacent knots a ramp linear in log(``at``)."""
     places = np.log2(np.maximum(np.asarray(at, np.float64), 1.0))
     ramps = [np.clip((places - low) / (high - low), 0, 1) for low, high in pairwise(np.log2(np.asarray(knots)))]
     return np.stack([np.ones_like(places), *ramps], axis=-1)
@@ -133,7 +134,7 @@ def rising(knots: npt.ArrayLike, at: npt.ArrayLike) -> Float64Array:
 
 @dataclass(frozen=True)
 class PhaseTable:
-    """Observed models of one phase as arrays with n rows, under one profile's rates."""
+    """Computed and measured times of n observed models in one phase, as arrays with one row for each model."""
 
     parts: Float64Array  # (n, parts) seconds
     figures: Float64Array  # (n, figures)
@@ -148,7 +149,7 @@ class PhaseTable:
         return PhaseTable(*(np.concatenate(pair) for pair in zip(mine, theirs, strict=True)))
 
     def to_rows(self) -> ModelRows:
-        """The rows as a profile stores them."""
+        """Converts the table to the type that profiles store."""
         return ModelRows(
             names=PARTS,
             parts=tuple(map(tuple, self.parts.tolist())),
@@ -170,7 +171,7 @@ class PhaseTable:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Observed models, priced once with a profile's rates so that they can be fitted many times."""
+    """Observed models and their costs, which are computed from a profile's rates only once and used by many fits."""
 
     observed: Sequence[Observed]
     tables: dict[Phase, PhaseTable]
@@ -192,12 +193,12 @@ class Prepared:
         )
 
     def to_rows(self) -> dict[str, ModelRows]:
-        """Rows by phase, as a profile stores the models of its calibration."""
+        """Maps the name of each phase to its table, converted to the type that profiles store."""
         return {phase.value: table.to_rows() for phase, table in self.tables.items()}
 
 
 def prepare(profile: MachineProfile, observed: Sequence[Observed]) -> Prepared:
-    """Prices ``observed`` with the rates of ``profile``."""
+    """Computes the costs of ``observed`` from the rates of ``profile``."""
     return Prepared(
         observed,
         {phase: _phase_table(profile, observed, phase) for phase in Phase},
@@ -216,9 +217,10 @@ def _phase_table(profile: MachineProfile, observed: Sequence[Observed], phase: P
 
 
 def fit_passes(profile: MachineProfile, observed: Sequence[Observed]) -> dict[str, PassCost]:
-    """Fits the cost of a pass beyond its nodes to whole models. The pass costs of ``profile`` must be neutral.
+    """Fits pass costs to whole models: the call, the choice of a token, and a factor on the nodes' time in each phase.
 
-    Calling the runtime and choosing a token cost the same in both phases, so both phases are fitted together.
+    ``profile`` must have pass costs 0 and scales 1. Calling the runtime and choosing a token cost the same in both
+    phases, so both phases are fitted together.
     """
     phases = tuple(Phase)
     nodes = np.array(
@@ -226,7 +228,7 @@ def fit_passes(profile: MachineProfile, observed: Sequence[Observed]) -> dict[st
     )
     measured = np.array([[item.seconds(phase, 0.5) for item in observed] for phase in phases])
     logits = [item.workload.batch * item.design.arch.outputs for item in observed]
-    if max(logits) == min(logits):  # cannot be separated from the cost of the call: counted there
+    if max(logits) == min(logits):  # equal numbers cannot be told from the cost of the call, which then includes them
         logits = [0] * len(observed)
     shared = np.array([[1.0, count] for count in logits] * len(phases))
     by_phase = np.zeros((len(phases), len(observed), len(phases)))
@@ -244,10 +246,11 @@ def fit_passes(profile: MachineProfile, observed: Sequence[Observed]) -> dict[st
 
 
 def fit_residual(table: PhaseTable) -> Residual:
-    """Fits factors and a smooth residual so that the rates match the measured medians in relative error.
+    """Fits factors and a smooth residual that minimise the relative errors of the predicted medians.
 
-    Each part's factor is 1 plus a common term plus its own term, both with Gaussian priors about 0. Outliers (disturbed
-    measurements) are weighted down.
+    The seconds of a pass are a sum over ``PARTS`` (groups of operators, the call, logits). The factor of each summand
+    is 1 plus a term common to all summands plus a term of its own; all these terms have Gaussian priors with mean 0.
+    Outliers (disturbed measurements) are weighted down.
     """
     total = table.parts.sum(axis=1)
     shares = table.parts / total[:, None]
@@ -274,12 +277,12 @@ def fit_residual(table: PhaseTable) -> Residual:
 
 
 def fit_tail(table: PhaseTable) -> Tail | None:
-    """Fits P99 as a function of the median, never below it; None if no P99 is known."""
+    """Fits P99 as a function of the median, and never below the median; None if no P99 is known."""
     table = table[~np.isnan(table.p99_s)]
     if not len(table.p99_s):
         return None
     ratio, extra = fit_relative(np.stack([table.median_s, np.ones(len(table.median_s))], axis=1), table.p99_s)
-    if ratio < 1:  # otherwise slow models would have a P99 below their median: fit relative errors at ratio 1
+    if ratio < 1:  # slow models would have a P99 below their median, so fix the ratio at 1 and fit the rest
         weights = table.p99_s**-2.0
         ratio, extra = 1.0, max(0.0, float(weights @ (table.p99_s - table.median_s) / weights.sum()))
     return Tail(ratio=float(ratio), extra_s=float(extra))
@@ -288,7 +291,7 @@ def fit_tail(table: PhaseTable) -> Tail | None:
 def fit_memory(observed: Sequence[Observed], runtime: str = "") -> MemoryCost:
     """Fits the peak memory of a serving process; cache and activations are computed, not fitted.
 
-    A format that no observed model has gets the largest fitted memory per weight byte of any format.
+    A format that no observed model uses gets the largest memory per weight byte that was fitted to any format.
     """
     features, resident = [], []
     for item in observed:
@@ -310,9 +313,10 @@ def fit_memory(observed: Sequence[Observed], runtime: str = "") -> MemoryCost:
 
 
 def refit(profile: MachineProfile, seen: Prepared, *, memory: bool = True) -> MachineProfile:
-    """``profile`` with residuals and tails fitted to calibration's models and ``seen``, and memory to ``seen`` only.
+    """Refits the residuals, tails and memory costs of ``profile`` to the models ``seen``.
 
-    Without observations a part of the profile stays unchanged. The stored errors are not updated.
+    Residuals and tails are fitted to the models of the profile's calibration, too. Parts of the profile for which there
+    are no observations stay unchanged. The stored errors are not updated.
     """
     if not len(seen.observed):
         return profile
@@ -347,21 +351,21 @@ def predictions(profile: MachineProfile, seen: Prepared) -> dict[str, Float64Arr
 def predict_seconds(
     profile: MachineProfile, design: Design, phase: Phase, workload: Workload, *, logits: int | None = None
 ) -> float:
-    """Predicted median of a pass. ``logits`` is batch times vocabulary size unless given."""
+    """Predicted median of a pass. ``logits`` is the number of logits; default: batch times the model's outputs."""
     price = total_price((placed.op for placed in lower(design, workload, phase)), profile)
     count = workload.batch * design.arch.outputs if logits is None else logits
     return float(combine(price, profile, phase, logits=count))
 
 
 def errors(profile: MachineProfile, seen: Prepared) -> dict[str, CheckError]:
-    """Errors of the profile, as it is, on ``seen``."""
+    """Errors of the unchanged profile on ``seen``."""
     return _summary(seen.observed, predictions(profile, seen))
 
 
 def cross_validate(
     observed: Sequence[Observed], fit: Callable[[list[Observed]], MachineProfile], *, folds: int = FOLDS
 ) -> dict[str, CheckError]:
-    """Cross-validation errors of the function ``fit``: each model is predicted by a fit without it."""
+    """Cross-validation errors of the function ``fit``: each model is predicted by a fit that leaves it out."""
 
     def predict(kept: list[int], left_out: list[int]) -> dict[str, Float64Array]:
         profile = fit([observed[i] for i in kept])
@@ -373,14 +377,14 @@ def cross_validate(
 def cross_check(
     profile: MachineProfile, seen: Prepared, *, folds: int = FOLDS, memory: bool = True
 ) -> dict[str, CheckError]:
-    """Cross-validation errors of :func:`refit`. Rates and pass costs stay those of the profile."""
+    """Cross-validation errors of :func:`refit`. Rates and pass costs of the profile stay unchanged."""
     return _summary(seen.observed, held_out_predictions(profile, seen, folds=folds, memory=memory))
 
 
 def held_out_predictions(
     profile: MachineProfile, seen: Prepared, *, folds: int = FOLDS, memory: bool = True
 ) -> dict[str, Float64Array]:
-    """:func:`predictions` for every model by a :func:`refit` without it, each (n,)."""
+    """Like :func:`predictions`, but every model is predicted by a :func:`refit` that leaves it out."""
 
     def predict(kept: list[int], left_out: list[int]) -> dict[str, Float64Array]:
         return predictions(refit(profile, seen[kept], memory=memory), seen[left_out])
@@ -391,7 +395,7 @@ def held_out_predictions(
 def _in_folds(
     count: int, predict: Callable[[list[int], list[int]], dict[str, Float64Array]], folds: int
 ) -> dict[str, Float64Array]:
-    """Predictions of all models, fold by fold; ``predict`` gets the rows to fit and the rows to predict."""
+    """Predictions of all models, fold by fold; ``predict`` gets the indices of the models to fit and to predict."""
     found: dict[str, Float64Array] = {}
     for fold in range(min(folds, count)):
         left_out = list(range(fold, count, folds))
@@ -401,7 +405,7 @@ def _in_folds(
 
 
 def _summary(observed: Sequence[Observed], predicted: Mapping[str, Float64Array]) -> dict[str, CheckError]:
-    """Errors by metric; for large models also separately if there are models of both sizes."""
+    """Maps each metric to its errors. If there are small and large models, large models have separate entries."""
     sizes = [stored_bytes(item.design, item.workload) for item in observed]
     found: dict[str, CheckError] = {}
     for name, values in predicted.items():
@@ -438,7 +442,8 @@ def _check(pairs: Sequence[Pair]) -> CheckError:
 def compare(predicted: Sequence[float], measured: Sequence[float]) -> CheckError:
     """Mean absolute relative error, spread of ln(measured / predicted) about zero, and Kendall's tau.
 
-    The spread is widened for few models, so that 1.645 spreads are the 95 % quantile of Student's t.
+    For few models the spread is widened, so that 1.645 times the spread is the 95 % quantile of a Student's t
+    distribution.
 
     References:
         Abramowitz and Stegun 1964, 26.7.5: the quantile of Student's t to the first order in 1/n.
@@ -455,9 +460,9 @@ def compare(predicted: Sequence[float], measured: Sequence[float]) -> CheckError
 
 
 def learn(profile: MachineProfile, seen: Prepared) -> MachineProfile:
-    """``profile`` updated by measured models that :func:`prepare` priced with it.
+    """Returns ``profile``, refitted to measured models; :func:`prepare` must have computed ``seen`` from ``profile``.
 
-    If there are enough measured models, the stored errors become their cross-validation errors.
+    If there are enough measured models, the stored errors are replaced by cross-validation errors on these models.
     """
     count = len(seen.observed)
     if not count:
@@ -472,7 +477,7 @@ def learn(profile: MachineProfile, seen: Prepared) -> MachineProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """Factor on a prediction, and the half-width of its 90 % interval in logarithms."""
+    """A factor that multiplies predictions, and the half-width of their 90 % interval in logarithms."""
 
     factor: float = 1.0
     spread: float
@@ -484,12 +489,12 @@ class Correction:
 
 
 def correction(pairs: Iterable[tuple[float, float]], *, error: float) -> Correction:
-    """Factor between predicted and measured values in ``pairs``, shrunk towards 1, with its interval.
+    """The factor from predictions to measurements in ``pairs``, shrunk towards 1, and the half-width of its interval.
 
-    Each prediction must come from a fit without its model (:func:`held_out_predictions`).
+    Each prediction must come from a fit that leaves its model out (:func:`held_out_predictions`).
 
     Args:
-        pairs: Uncorrected prediction and measurement of one metric, both positive.
+        pairs: For each model, the uncorrected prediction and the measurement of the same metric, both positive.
         error: Prior standard deviation of ln(measured / predicted).
     """
     logs = [math.log(measured / predicted) for predicted, measured in pairs if predicted > 0 and measured > 0]
@@ -520,7 +525,7 @@ def fit_from_measurements(
     Args:
         profile: A calibrated profile.
         store: The store of measurements; the user's own unless given.
-        count: Use only this many of them, sampled with ``seed`` (few-shot).
+        count: Use only this many measurements, sampled with ``seed`` (few-shot).
         seed: Random seed of the sample.
 
     Raises:

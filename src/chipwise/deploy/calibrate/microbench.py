@@ -7,7 +7,7 @@ process (``python -m chipwise.deploy.calibrate.microbench``): requests and resul
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
@@ -16,13 +16,10 @@ import numpy as np
 from chipwise.core.arrays import AnyArray
 from chipwise.core.statistics import own_speed
 from chipwise.core.workers import Message, Report, serve
-from chipwise.deploy.calibrate.microbench_ranking import (
-    RANKING_KINDS,
-    ranking_op,
-)
-from chipwise.deploy.calibrate.microbench_sound import SOUND_KINDS, sound_op
 from chipwise.deploy.measure import sensors
+from chipwise.model.arch.mixers import ConvModule
 from chipwise.model.blocks.conv.lower import lower as lower_conv
+from chipwise.model.blocks.conv_module.lower import lower_filter
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.elementwise import Elementwise, Function
 from chipwise.model.ops.embedding import EmbeddingOp
@@ -30,9 +27,11 @@ from chipwise.model.ops.matmul import ConvOp, Matmul
 from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.op import Op
 from chipwise.model.ops.pool import PoolOp
+from chipwise.model.ops.ranking import EmbeddingBagOp, RequestAttentionOp, RowDotOp
 
 STORED_BYTES = {"fp32": 4.0, "int8": 1.0, "int4": 0.625}  # bytes per weight, scales included
 LARGE_CASE_BYTES = 1e7
+LOADED = 16  # graphs that stay loaded for their next round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +48,7 @@ class Case:
     heads: int = 1
     kv_heads: int = 1
     head_size: int = 16
-    batch: int = 1  # for RANKING_KINDS
+    batch: int = 1  # only used by RANKING_KINDS
 
     @property
     def large(self) -> bool:
@@ -58,67 +57,73 @@ class Case:
 
     def ops(self) -> list[Op]:
         """The graph's operators."""
-        made: list[Op] = []
-        for i in range(self.count):
-            k, n = (self.k, self.n) if i % 2 == 0 else (self.n, self.k)
-            if self.kind == "matmul":
-                made.append(Matmul(m=self.rows, k=k, n=n, weights=self.weights))
-            elif self.kind == "attention":
-                made.append(
-                    AttentionOp(
-                        batch=1,
-                        query_tokens=self.rows,
-                        past_tokens=self.past,
-                        heads=self.heads,
-                        kv_heads=self.kv_heads,
-                        head_size=self.head_size,
-                    )
-                )
-            elif self.kind in ("rmsnorm", "skip_rmsnorm"):
-                made.append(NormOp(rows=self.rows, width=self.k, skip=self.kind == "skip_rmsnorm"))
-            elif self.kind == "layernorm":
-                made.append(NormOp(rows=self.rows, width=self.k, norm="layernorm", bias=True))
-            elif self.kind == "gather":
-                made.append(EmbeddingOp(tokens=self.rows, width=self.k, rows=self.n))
-            elif self.kind in IMAGE_KINDS:
-                made.append(self._image_op())
-            elif self.kind in RANKING_KINDS:
-                made.append(ranking_op(self))
-            elif self.kind in SOUND_KINDS:
-                made.append(sound_op(self))
-            elif self.kind == "conv":
-                made.append(lower_conv(self.n, d_model=self.k, batch=1, query_tokens=self.rows))
-            else:
-                inputs = 2 if self.kind in ("mul", "add") else 1
-                made.append(Elementwise(function=FUNCTIONS[self.kind], elements=self.rows * self.k, inputs=inputs))
-        return made
+        shapes = (self.k, self.n), (self.n, self.k)
+        return [self._op(*shapes[i % 2]) for i in range(self.count)]
 
-    def _image_op(self) -> Op:
-        """Operator of image classifiers: ``rows`` positions with ``k`` values; convolutions output ``n`` channels."""
-        if self.kind in ("attention.full", "attention.biased"):
-            return AttentionOp(
-                batch=1,
-                query_tokens=self.rows,
-                past_tokens=self.past,
+    def _op(self, k: int, n: int) -> Op:
+        """The node's operator, for ``rows`` positions of ``k`` values each.
+
+        In ranking models, the positions are candidates, which follow a history of ``past`` items. For ``conv.image``,
+        ``n`` is the number of output channels. For other convolutions, it is the number of taps; for ``bag``, the
+        number of ids in each bag.
+        """
+        rows, width = self.rows, self.k
+        match self.kind:
+            case "matmul":
+                return Matmul(m=rows, k=k, n=n, weights=self.weights)
+            case "attention" | "attention.full" | "attention.biased":
+                text = self.kind == "attention"
+                return AttentionOp(
+                    batch=1,
+                    query_tokens=rows,
+                    past_tokens=self.past,
+                    heads=self.heads,
+                    kv_heads=self.kv_heads if text else self.heads,
+                    head_size=self.head_size,
+                    rope=text,
+                    causal=text,
+                    cross=not text and self.past > 0,
+                    biases=int(self.kind == "attention.biased"),
+                )
+            case "rmsnorm" | "skip_rmsnorm":
+                return NormOp(rows=rows, width=width, skip=self.kind == "skip_rmsnorm")
+            case "layernorm":
+                return NormOp(rows=rows, width=width, norm="layernorm", bias=True)
+            case "gather":
+                return EmbeddingOp(tokens=rows, width=width, rows=self.n)
+            case "conv":
+                return lower_conv(self.n, d_model=width, batch=1, query_tokens=rows)
+            case "conv.centred":
+                return lower_filter(ConvModule(taps=self.n), d_model=width, batch=1, positions=rows)
+            case "conv.image":
+                positions = (rows // 2) ** 2
+                return ConvOp(batch=1, positions=positions, in_channels=width, out_channels=self.n, taps=9, bias=True)
+            case "pool":
+                return PoolOp(batch=1, positions=rows, width=width)
+            case "bag":
+                return EmbeddingBagOp(bags=rows, ids=self.n, width=width, rows=100)
+            case "dot":
+                return RowDotOp(rows=rows, width=width)
+        if self.kind in ATTENTION:
+            _, kind, place = self.kind.split(".")
+            return RequestAttentionOp(
+                batch=self.batch,
+                history=self.past,
+                candidates=rows,
                 heads=self.heads,
-                kv_heads=self.heads,
                 head_size=self.head_size,
-                rope=False,
-                causal=False,
-                cross=self.past > 0,
-                biases=int(self.kind == "attention.biased"),
+                whole=place == "whole",
+                pointwise=kind == "pointwise",
             )
-        if self.kind == "conv.image":
-            return ConvOp(
-                batch=1, positions=(self.rows // 2) ** 2, in_channels=self.k, out_channels=self.n, taps=9, bias=True
-            )
-        if self.kind == "pool":
-            return PoolOp(batch=1, positions=self.rows, width=self.k)
-        return Elementwise(function=FUNCTIONS[self.kind], elements=self.rows * self.k)
+        return Elementwise(function=FUNCTIONS[self.kind], elements=rows * width)
 
 
 FUNCTIONS: Mapping[str, Function] = {name: name for name in get_args(Function)}
 IMAGE_KINDS = ("attention.full", "attention.biased", "conv.image", "pool", "split", "transpose", "pad")
+ATTENTION = tuple(f"attention.{kind}.{place}" for kind in ("softmax", "pointwise") for place in ("whole", "last"))
+RANKING_KINDS = (*ATTENTION, "bag", "dot", "copy")
+SOUND_KINDS = ("conv.centred", "sigmoid")
+POSITIONS = ((50, 32), (100, 64), (100, 128), (200, 48), (200, 96), (400, 64))  # positions and width
 
 
 def cases(own: Iterable[Case] = (), *, large: bool = False) -> list[Case]:
@@ -156,6 +161,48 @@ def image_cases() -> Iterator[Case]:
     for kind in ("layernorm", "gelu", "add", "mul"):
         for rows, k in ((5, 64), (17, 48), (17, 192), (50, 96), (197, 128)):
             yield Case(kind=kind, count=16, rows=rows, k=k)
+
+
+def ranking_cases() -> Iterator[Case]:
+    """Nodes that only ranking models have."""
+    for kind in ATTENTION:
+        for batch, past, rows, heads, head_size in (
+            (1, 16, 1, 1, 16), (1, 50, 1, 2, 32), (1, 100, 4, 4, 64), (1, 50, 32, 2, 32), (1, 16, 128, 2, 64),
+            (1, 50, 128, 1, 32), (1, 50, 128, 4, 16), (1, 100, 32, 2, 32), (1, 50, 512, 2, 32), (1, 100, 512, 1, 64),
+            (8, 100, 1, 4, 32), (32, 50, 1, 2, 32), (128, 16, 1, 1, 32), (128, 50, 1, 2, 16),
+            (1, 50, 1, 4, 8), (8, 50, 1, 4, 16), (32, 50, 1, 1, 8), (128, 50, 1, 4, 16), (512, 50, 1, 1, 64),
+            (512, 50, 1, 2, 8),
+        ):  # fmt: skip
+            yield Case(kind=kind, count=2, batch=batch, past=past, rows=rows, heads=heads, head_size=head_size)
+    for rows, width in ((17, 24), (51, 64), (178, 32), (178, 128), (562, 64), (6_528, 32), (26_112, 64)):
+        yield Case(kind="bag", count=2, rows=rows, k=width, n=3)
+        yield Case(kind="copy", count=8, rows=rows, k=width)
+        yield Case(kind="dot", count=4, rows=rows, k=width)
+        yield Case(kind="gather", count=4, rows=rows, k=width, n=4096)
+        for kind in ("rmsnorm", "skip_rmsnorm", "layernorm", "mul", "add", "silu", "gelu", "relu"):
+            yield Case(kind=kind, count=4, rows=rows, k=width)
+    for weights in ("fp32", "int8"):
+        for rows, k, n in (
+            (17, 32, 96), (51, 64, 192), (128, 128, 64), (178, 64, 256), (562, 48, 192), (2_048, 64, 64),
+            (6_528, 32, 96), (26_112, 64, 192),
+        ):  # fmt: skip
+            yield Case(kind="matmul", weights=weights, count=4, rows=rows, k=k, n=n)
+
+
+def sound_cases() -> Iterator[Case]:
+    """Nodes of sound models. Calibration for other models also times some of these nodes, but in other sizes."""
+    for number, (rows, width) in enumerate(POSITIONS):
+        for taps in (3, 15, 31):
+            yield Case(kind="conv.centred", count=2, rows=rows, k=width, n=taps)
+        for kind in ("sigmoid", "pad", "split", *(("layernorm", "gelu", "silu", "add") if number % 3 == 1 else ())):
+            yield Case(kind=kind, count=8, rows=rows, k=width if kind != "split" else 3 * width)
+        yield Case(kind="transpose", count=4, rows=rows, k=width)
+        yield Case(kind="gather", count=4, rows=3 * rows, k=width, n=rows)
+        for weights in ("fp32", "int8"):
+            for k, n in ((3 * width, width), (width, 4 * width), (width, 21)):
+                yield Case(kind="matmul", weights=weights, count=2, rows=rows, k=k, n=n)
+    for rows, heads, head_size in ((10, 2, 16), (20, 2, 32), (50, 2, 32), (100, 2, 32), (100, 4, 16), (200, 2, 32)):
+        yield Case(kind="attention.full", count=2, rows=rows, heads=heads, kv_heads=heads, head_size=head_size)
 
 
 def _large_cases() -> Iterator[Case]:
@@ -230,32 +277,44 @@ class Bench:
         self._threads = threads
         self._generator = np.random.default_rng(0)
         self._matrices: dict[tuple[str, int, int], dict[str, AnyArray]] = {}
+        self._loaded: dict[Case, Callable[[], object]] = {}  # runs a graph once; the latest graph last
 
-    def time(self, case: Case, *, seconds: float) -> float:
-        """Seconds of one run of the graph on an undisturbed machine, from runs over about ``seconds``, at least 7.
-
-        With one thread this is processor time, which excludes the time that other processes use the core.
-        """
+    def _open(self, case: Case) -> Callable[[], object]:
+        """Builds and loads the graph of a case, or takes it from the loaded ones; returns a function that runs it."""
         import onnxruntime as ort
 
         from chipwise.deploy.calibrate.case_graphs import graph_of
-        from chipwise.deploy.runtimes.onnx_session import session_options
+        from chipwise.deploy.runtimes.onnx_session import bound, session_options
 
+        if case in self._loaded:
+            return self._loaded[case]
         model, feeds, outputs = graph_of(case, self._generator, self._matrices)
         session = ort.InferenceSession(model, session_options(self._threads), providers=["CPUExecutionProvider"])
-        binding = session.io_binding()
-        for name, value in feeds.items():
-            binding.bind_input(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
-        for name, value in outputs.items():
-            binding.bind_output(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
+        binding = bound(session, feeds, outputs)
+
+        def run(_arrays: object = (feeds, outputs)) -> None:  # the binding holds only their addresses
+            session.run_with_iobinding(binding)
+
+        if not case.large:
+            self._loaded[case] = run
+        if len(self._loaded) > LOADED:
+            del self._loaded[next(iter(self._loaded))]
+        return run
+
+    def time(self, case: Case, *, seconds: float) -> float:
+        """Seconds of one run of the graph on an undisturbed machine; at least 7 runs are timed, for about ``seconds``.
+
+        With one thread this is processor time, which excludes the time that other processes use the core.
+        """
+        run = self._open(case)
         samples: list[float] = []
         clock = time.process_time if self._threads == 1 else time.perf_counter
         for _ in range(2):
-            session.run_with_iobinding(binding)
+            run()
         end = clock() + seconds
         while len(samples) < 7 or clock() < end:
             start = clock()
-            session.run_with_iobinding(binding)
+            run()
             samples.append(clock() - start)
         return own_speed(samples)
 
@@ -267,20 +326,15 @@ class _Worker:
     seconds: float
 
     def start(self, setup: Message) -> None:
-        """Pins this process to cores and opens the runtime with the given threads."""
+        """Pins this process to cores and opens the runtime with the given number of threads."""
         sensors.pin(setup["cpus"])
         self.bench, self.seconds = Bench(threads=setup["threads"]), setup["seconds"]
 
     def run(self, job: Message, _report: Report) -> float:
-        """Seconds of one run of a case."""
+        """Times a case; returns the seconds of one run."""
         return self.bench.time(Case(**job), seconds=self.seconds)
 
 
-def main() -> None:
-    """Serves jobs from standard input."""
+if __name__ == "__main__":
     worker = _Worker()
     serve(worker.run, start=worker.start)
-
-
-if __name__ == "__main__":
-    main()

@@ -6,13 +6,14 @@ whole models cannot separate are tied and fitted as one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import numpy as np
 
 from chipwise.deploy.calibrate.learning import Observed, fit_relative, rising
+from chipwise.deploy.calibrate.random_models import WEIGHTS
 from chipwise.hardware.detect import Machine
 from chipwise.hardware.device import Curve, PassCost
 from chipwise.model.arch.design import Design
@@ -21,46 +22,23 @@ from chipwise.model.walk.lower import lower
 from chipwise.predict.cost.terms import terms
 
 KNOTS_BYTES = (1e6, 4e6, 1.6e7, 4.8e7, 1.28e8, 3.2e8)  # working sets between which the cost per byte rises
-TIED = (
-    ("matmul.*", "node"),
-    ("attention.*", "node"),
-    ("norm.*", "node"),
-    ("elementwise.*", "node"),
-    ("gather", "node"),
-    ("conv*", "node"),
-    ("attention.step", "head"),
-    ("attention.step", "product"),
-    ("attention.step", "rest"),
-    ("attention.prompt", "query"),
-    ("attention.prompt", "score"),
-    ("attention.prompt", "product"),
-    ("attention.prompt", "rest"),
-    *(("attention.[fb]*", feature) for feature in ("query", "head", "score", "product", "rest")),  # full and biased
-    ("attention.*", "value"),
-    ("norm.*", "row"),
-    ("norm.*", "value"),
-    ("elementwise.*", "value"),
-    ("gather", "value"),
-    ("conv", "value"),
-    ("conv.image", "products"),
-    ("pool", "value"),
-    ("matmul.fp32.vector", "out"),
-    ("matmul.fp32.vector", "rest"),
-    ("matmul.fp32.matrix", "out"),
-    ("matmul.fp32.matrix", "products"),
-    ("matmul.int8.vector", "in"),
-    ("matmul.int8.vector", "out"),
-    ("matmul.int8.matrix", "in"),
-    ("matmul.int8.matrix", "out"),
-    ("matmul.int8.matrix", "products"),
-    ("matmul.int4.vector", "in"),
-    ("matmul.int4.vector", "out"),
-    ("matmul.int4.matrix", "in"),
-    ("matmul.int4.matrix", "out"),
-    ("matmul.int4.matrix", "products"),
-)
-"""Pairs of a pattern of node kinds and a feature; everything that matches a pair gets one rate. Features without a
-match have rate 0, such as ``in`` (the cost of quantising activations) in FP32 products."""
+VECTORS, MATRICES = ([f"matmul.{weights}.{shape}" for weights in WEIGHTS] for shape in ("vector", "matrix"))
+BOTH = "attention.[fb]*"  # matches attention.full and attention.biased
+TIED: Mapping[str, Sequence[str]] = {
+    "node": ("matmul.*", "attention.*", "norm.*", "elementwise.*", "gather", "conv*"),
+    "head": ("attention.step", BOTH),
+    "query": ("attention.prompt", BOTH),
+    "score": ("attention.prompt", BOTH),
+    "product": ("attention.step", "attention.prompt", BOTH),
+    "rest": ("attention.step", "attention.prompt", BOTH, "matmul.fp32.vector"),
+    "value": ("attention.*", "norm.*", "elementwise.*", "gather", "conv", "pool"),
+    "row": ("norm.*",),
+    "in": (*VECTORS[1:], *MATRICES[1:]),
+    "out": (*VECTORS, *MATRICES),
+    "products": ("conv.image", *MATRICES),
+}
+"""Patterns of node kinds by feature. All kinds that match the same pattern get one common rate of the feature. A kind
+that matches none has rate 0: ``in`` (the cost of quantising activations) is 0 for FP32 matrix products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +51,11 @@ class Rates:
 
 
 def best_rates(observed: Sequence[Observed], machine: Machine) -> tuple[dict[str, float], dict[str, float]]:
-    """The best rates of any model: FLOP/s in prefill by weight format, bytes/s in decode by memory level.
+    """The highest FLOP/s in prefill for each weight format, and the highest bytes/s in decode for each memory level.
 
-    A step's level is the smallest one that holds the weights and cache it reads; levels without a model are left out.
-    Small models are dominated by kernel launches, so a faster level gets at least the rate of the next slower one.
+    A decode step's memory level is the smallest one that holds the weights and the KV cache that the step reads. Levels
+    without such a step are left out. Kernel launches dominate small models, so a level that is measured slower than a
+    larger one gets the rate of the larger one.
     """
     peaks: dict[str, float] = {}
     roofs: dict[str, float] = {}
@@ -100,7 +79,7 @@ def best_rates(observed: Sequence[Observed], machine: Machine) -> tuple[dict[str
 
 
 def fit_model_rates(observed: Sequence[Observed]) -> Rates:
-    """Non-negative rates that fit the medians of both phases of all models, in relative error."""
+    """Fits non-negative rates that minimise the relative errors of both phases' predicted medians, over all models."""
     rows = [amounts(item.design, item.workload, phase) for item in observed for phase in Phase]
     seconds = [item.seconds(phase, 0.5) for item in observed for phase in Phase]
     names = sorted({name for row in rows for name in row})
@@ -126,7 +105,10 @@ def fit_model_rates(observed: Sequence[Observed]) -> Rates:
 
 
 def amounts(design: Design, workload: Workload, phase: Phase) -> dict[str, float]:
-    """Amount of each tied feature, of streamed bytes, calls and logits in one pass."""
+    """Maps the name of each rate to an amount. The cost of a pass is the sum of all rates times their amounts.
+
+    The amounts are those of tied features, streamed bytes, calls and logits.
+    """
     found: dict[str, float] = {f"call {phase.value}": 1.0, "logits": workload.batch * design.arch.outputs}
     streamed: dict[str, float] = {}
     working_set = 0.0
@@ -146,12 +128,12 @@ def amounts(design: Design, workload: Workload, phase: Phase) -> dict[str, float
 
 
 def _tie(kind: str, feature: str) -> str:
-    """Name under which a feature of a node kind is fitted; empty if it is left out."""
-    return next((f"{k} {f}" for k, f in TIED if f == feature and fnmatchcase(kind, k)), "")
+    """Name under which a feature of a node kind is fitted; empty if the feature has no rate for this kind."""
+    return next((f"{pattern} {feature}" for pattern in TIED.get(feature, ()) if fnmatchcase(kind, pattern)), "")
 
 
 def _streams(kind: str) -> list[str]:
-    """Names of the rates per streamed byte: by working set in decode; a single one in prefill, which reuses weights."""
+    """Names of a kind's rates per streamed byte: one per ``KNOTS_BYTES`` for matrix-vector products, else one."""
     return [f"{kind} byte {i}" for i in range(len(KNOTS_BYTES) if kind.endswith("vector") else 1)]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from chipwise.core.digest import digest
 from chipwise.core.workers import WorkerPool
 from chipwise.deploy.calibrate.learning import fit_relative, rising
-from chipwise.deploy.calibrate.microbench import Case
+from chipwise.deploy.calibrate.microbench import LOADED, Case
 from chipwise.deploy.calibrate.partial import Partial
 from chipwise.deploy.measure import sensors
 from chipwise.errors import MeasurementError
@@ -23,8 +23,8 @@ from chipwise.predict.cost.terms import terms
 
 Progress = Callable[[str, float], None]
 KNOTS_BYTES = (2.5e5, 1e6, 2e6, 4e6, 8e6, 1.6e7, 2.3e7, 3.2e7, 6.4e7, 1.28e8, 2.56e8, 5.12e8)
-ROUNDS = 3  # over all small graphs, in different orders, so that a slow moment of the machine affects one round only
-FAR_VALUES = 2e6  # beyond a core's caches; kinds without a case of this size get no rate for values there
+ROUNDS = 3  # over the small graphs, each in a different order, so that a slow moment does not hit the same graphs
+FAR_VALUES = 2e6  # exceed a core's caches; kinds without a case of this size get no rate for so many values
 CASE_S = 0.01
 CASE_SILENCE_S = 120.0  # a case that takes longer counts as hung
 
@@ -37,43 +37,56 @@ def time_cases(
     partial: Partial | None = None,
     rounds: int = ROUNDS,
 ) -> list[tuple[Case, float]]:
-    """Seconds of one run of each case, the least over the rounds. Large cases are timed in one round only.
+    """Seconds of one run of each case, the minimum over all rounds. Large cases are timed in one round only.
 
     Results in ``partial`` are reused, and new ones are stored there.
     """
     kept = partial or Partial(None, runtime="", threads=threads)
     best = [math.inf] * len(chosen)
-    turns = [list(range(len(chosen)))] + [[i for i, case in enumerate(chosen) if not case.large]] * (rounds - 1)
-    done, total = 0, sum(map(len, turns))
-    for turn, order in enumerate(turns):
-        random.Random(turn).shuffle(order)
-        names = {i: f"node {turn} {digest(asdict(chosen[i]))}" for i in order}
-        known = {i: held for i in order if isinstance(held := kept.get(names[i]), float)}
-        for i, seconds in known.items():
+    turns = _turns(chosen, rounds)
+    names = [f"node {turn} {digest(asdict(chosen[i]))}" for turn, i in turns]
+    found = [kept.get(name) for name in names]
+    for (_, i), seconds in zip(turns, found, strict=True):
+        if isinstance(seconds, float):
             best[i] = min(best[i], seconds)
-        order = [i for i in order if i not in known]
-        done += len(known)
-        if not order:
-            continue
-        setup = {"cpus": list(sensors.idlest_cpus(threads)), "threads": threads, "seconds": CASE_S}
-        with WorkerPool(
-            [sys.executable, "-m", "chipwise.deploy.calibrate.microbench"],
-            1,
-            name="measuring process",
-            silence_s=CASE_SILENCE_S,
-            setup=setup,
-            environment={},
-        ) as pool:
-            places = {pool.submit(asdict(chosen[i])): i for i in order}
-            for event in pool.events():
-                if event.kind == "failed":
-                    raise MeasurementError(f"calibration: {event.data['message']}")
-                place = places[event.job]
-                best[place] = min(best[place], float(event.data))
-                kept.put(names[place], float(event.data))
-                done += 1
-                on_progress("nodes", done / total)
+    todo = [number for number, seconds in enumerate(found) if not isinstance(seconds, float)]
+    if not todo:
+        return list(zip(chosen, best, strict=True))
+    setup = {"cpus": list(sensors.idlest_cpus(threads)), "threads": threads, "seconds": CASE_S}
+    with WorkerPool(
+        [sys.executable, "-m", "chipwise.deploy.calibrate.microbench"],
+        1,
+        name="measuring process",
+        silence_s=CASE_SILENCE_S,
+        setup=setup,
+        environment={},
+    ) as pool:
+        jobs = {pool.submit(asdict(chosen[turns[number][1]])): number for number in todo}
+        for done, event in enumerate(pool.events(), start=len(turns) - len(todo) + 1):
+            if event.kind == "failed":
+                raise MeasurementError(f"calibration: {event.data['message']}")
+            place, seconds = turns[jobs[event.job]][1], float(event.data)
+            best[place] = min(best[place], seconds)
+            kept.put(names[jobs[event.job]], seconds)
+            on_progress("nodes", done / len(turns))
     return list(zip(chosen, best, strict=True))
+
+
+def _turns(chosen: Sequence[Case], rounds: int) -> list[tuple[int, int]]:
+    """Lists (round, index of a case) in the order of timing.
+
+    ``LOADED`` cases are timed in all rounds, then the next ``LOADED`` cases. Meanwhile their graphs stay loaded in the
+    measuring process, because loading a graph takes longer than timing it.
+    Large cases are timed in the first round only.
+    """
+    shuffled, found = list(range(len(chosen))), list[tuple[int, int]]()
+    random.Random(0).shuffle(shuffled)
+    for begin in range(0, len(shuffled), LOADED):
+        for turn in range(rounds):
+            order = [i for i in shuffled[begin : begin + LOADED] if turn == 0 or not chosen[i].large]
+            random.Random(turn).shuffle(order)
+            found += [(turn, i) for i in order]
+    return found
 
 
 def fit_terms(
@@ -119,7 +132,7 @@ def _call_seconds(timed: Sequence[tuple[Case, float]]) -> float:
 
 
 def bandwidths(curves: Mapping[str, Curve]) -> dict[str, float]:
-    """Bandwidth of caches and memory for streamed FP32 weights, bytes/s; only levels whose cost is visible."""
+    """Maps each cache or memory level whose fitted cost is above 0 to its bytes/s for streamed FP32 weights."""
     curve = curves["matmul.fp32.vector"]
     places = {"private caches": KNOTS_BYTES[0], "shared cache": KNOTS_BYTES[4], "DRAM": KNOTS_BYTES[-1]}
     costs = {name: float(s_per_byte(curve, working_set)) for name, working_set in places.items()}

@@ -102,7 +102,7 @@ def _classifier(generator: random.Random, number: int) -> Design:
 def random_rankers(count: int, *, seed: int) -> list[Design]:
     """``count`` different ranking models with 1 to 4 layers, widths of 32 to 128, alternating FP32 and int8.
 
-    A third of them rank one candidate per request, the others 4 to 512.
+    A third of the models rank one candidate per request, the others rank 4 to 512.
     """
     generator = random.Random(seed)
     return [_ranker(generator, i) for i in range(count)]
@@ -144,7 +144,7 @@ def _ranker(generator: random.Random, number: int) -> Design:
 
 
 def random_transcribers(count: int, *, seed: int) -> list[Design]:
-    """``count`` different models of sound with 1 to 6 layers, widths of 32 to 160, cycling through the formats."""
+    """``count`` different sound models with 1 to 6 layers, widths of 32 to 160, cycling through the formats."""
     generator = random.Random(seed)
     return [_transcriber(generator, i) for i in range(count)]
 

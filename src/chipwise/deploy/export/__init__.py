@@ -1,1 +1,1 @@
-"""Writes models as ONNX, GGUF and Hugging Face files, reads them back, and checks that they compute the same."""
+"""Writes models as ONNX, GGUF and Hugging Face files, reads such files, and compares their outputs with torch."""

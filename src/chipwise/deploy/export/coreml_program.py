@@ -1,9 +1,10 @@
-"""Converts decoders to packages for Core ML, as a program in the environment of ``core/environments.py``.
+"""Program that converts decoders to Core ML packages; runs in the environment ``coreml`` (``core/environments.py``).
 
-A package has the inputs ``tokens`` (1, T), for T from one to the model's positions, and ``start`` (1,), the position of
-the first of them, both int32; the output ``logits`` (1, V) of the last token, FP32; and for each layer with attention
-the states ``k0`` and ``v0`` (1, K, S, H), FP16, as Core ML demands. Everything is computed in FP16 unless a matrix is
-FP32. Integers and scales of narrow matrices are those that chipwise rounded to.
+A package has two int32 inputs: ``tokens`` (1, T), where T is from 1 to the model's number of positions, and ``start``
+(1,), the position of the first token. The output is the FP32 ``logits`` (1, V) of the last token. Each layer with
+attention has two states, ``k0`` and ``v0`` for layer 0, (1, K, S, H), in FP16 because Core ML allows no other type. If
+the model has a matrix in FP32, the package computes in FP32, else in FP16. Matrices in int8 and int4 have the same
+integers and scales as after chipwise's rounding.
 
 Axes: T new tokens, S positions, N query heads, K KV heads, H head size, V vocabulary.
 """
@@ -30,18 +31,18 @@ from chipwise.model.kinds.text.module import Transformer
 
 BITS = {"int8": 8, "int4": 4}
 INPUTS, OUTPUTS = ["tokens", "start"], ["logits"]
-QUANTIZATION = 3  # the converter's number of this kind of compression
+QUANTIZATION = 3  # the converter's code for this kind of compression
 
 
 class Stateful(Decoder):
-    """``model`` with a cache of ``max_tokens`` positions for one sequence in buffers, which become states."""
+    """``model`` with a KV cache for one sequence of ``max_tokens`` positions; its buffers become Core ML's states."""
 
-    products = False  # a square may exceed FP16; the converter scales it in norms that it knows
+    products = False  # squares may exceed FP16; in norms that it recognises the converter scales them
 
     def __init__(self, model: Transformer) -> None:
         super().__init__(model)
         self.states_of: dict[str, tuple[int, int, int, int]] = {}
-        self.groups: dict[int, int] = {}  # query heads of a KV head, by layer
+        self.groups: dict[int, int] = {}  # query heads per KV head, by layer
         for number, layer in enumerate(self.arch.layers):
             if (block := layer.attention) is not None:
                 self.groups[number] = block.heads // block.kv_heads
@@ -51,14 +52,14 @@ class Stateful(Decoder):
                     self.register_buffer(f"{part}{number}", torch.zeros(shape))
 
     def forward(self, tokens_1T: Tensor, start_1: Tensor) -> Tensor:
-        """Logits (1, V) of the last token; the first one is at the position ``start_1``."""
+        """Returns the logits (1, V) of the last token; the first token is at the position ``start_1``."""
         count = tokens_1T.shape[1]
         start, end = start_1[0], start_1[0] + count
         positions_T = start_1 + torch.arange(count)
         seen_TS = torch.arange(self.arch.max_tokens)[:end] <= positions_T[:, None]
 
         def attend(number: int, q_1TNH: Tensor, k_1TKH: Tensor, v_1TKH: Tensor) -> Tensor:
-            """The query heads of a KV head become rows of one product."""
+            """Computes attention; one matrix product covers all query heads that share a KV head."""
             (_, kv_heads, _, size), group = self.states_of[f"k{number}"], self.groups[number]
             keys, values = getattr(self, f"k{number}"), getattr(self, f"v{number}")
             keys[:, :, start:end] = k_1TKH.transpose(1, 2)
@@ -72,7 +73,7 @@ class Stateful(Decoder):
 
 
 def mark(decoder: Stateful, scales: Mapping[str, Tensor], formats: Mapping[str, str]) -> None:
-    """Tells the converter of which integers and scales (n, blocks) matrices are products."""
+    """Tells the converter for each rounded matrix its integer format and its scales (n, blocks)."""
     decoder.register_buffer("_COREML_/metadata_version", torch.tensor(1))
     for name, held in scales.items():
         module, _, parameter = name.rpartition(".")
@@ -86,7 +87,7 @@ def mark(decoder: Stateful, scales: Mapping[str, Tensor], formats: Mapping[str, 
 
 
 def write(job: Message, report: Report) -> Message:
-    """Converts the file that ``torch_serving.export`` wrote."""
+    """Converts a file that ``torch_serving.export`` wrote."""
     model, _ = load(job["weights"])
     decoder, formats, most = Stateful(model).eval(), job["formats"], model.arch.max_tokens
     mark(decoder, load_file(job["scales"]), formats)
@@ -111,12 +112,12 @@ def write(job: Message, report: Report) -> Message:
         skip_model_load=True,
     )
     made.user_defined_metadata["chipwise"] = json.dumps(job["facts"])
-    package = Path(job["out"]).with_suffix(".mlpackage")  # without which nothing is written
+    package = Path(job["out"]).with_suffix(".mlpackage")  # without this suffix nothing is written
     made.save(str(package))
     has = ct.utils.load_spec(str(package)).description
     found = [sorted(each.name for each in part) for part in (has.input, has.output, has.state)]
     if found != [sorted(each) for each in (INPUTS, OUTPUTS, decoder.states_of)]:
-        raise MeasurementError(f"the package that coremltools wrote has other inputs, outputs and states: {found}")
+        raise MeasurementError(f"the package that coremltools wrote has unexpected inputs, outputs or states: {found}")
     package.replace(job["out"])
     return {"names": found}
 

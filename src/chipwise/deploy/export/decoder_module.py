@@ -1,8 +1,8 @@
 """Decoders as torch modules for converters, which run in the environments of ``core/environments.py``.
 
-XNNPACK has products, sums and square roots but no gather, and in ExecuTorch no mean: means are products with a constant
-row, and the halves of a head are exchanged by a constant matrix, so that all of a layer but its attention is one call
-of XNNPACK.
+XNNPACK has matrix products, sums and square roots but no gather, and ExecuTorch does not run means in it. Here a mean
+is therefore a matrix product with a constant row, and the halves of a head are exchanged by a matrix product with a
+constant matrix. XNNPACK can then run all operators of a layer, except attention, in one call.
 
 Axes: T new tokens, D model width, N query heads, K KV heads, H head size, V vocabulary.
 """
@@ -20,11 +20,14 @@ from chipwise.model.blocks.attention.module import AttentionModule
 from chipwise.model.kinds.text.module import LayerModule, Transformer
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""Attention of a layer, by its number: queries (1, T, N, H), keys and values (1, T, K, H) -> (1, T, N, H)."""
+"""Function that computes a layer's attention.
+
+It gets the layer's number, its queries (1, T, N, H) and its keys and values (1, T, K, H), and returns (1, T, N, H).
+"""
 
 
 class Norm(nn.Module):
-    """RMSNorm or LayerNorm with means as products."""
+    """RMSNorm or LayerNorm that computes means as matrix products with a constant row."""
 
     row: Tensor
     eps: Tensor
@@ -37,8 +40,9 @@ class Norm(nn.Module):
         self.register_buffer("eps", torch.tensor([norm.eps]))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` (1, width), (1, T, width) or (1, T, N, width), normed."""
-        flat = x.flatten(1, 2) if x.dim() == 4 else x  # LiteRT's converter multiplies at most three axes by one row
+        """Returns ``x``, of shape (1, width), (1, T, width) or (1, T, N, width), normed."""
+        # LiteRT's converter multiplies tensors of at most three axes by one row
+        flat = x.flatten(1, 2) if x.dim() == 4 else x
         if self.centred:
             flat = flat - F.linear(flat, self.row)
         flat = flat * torch.rsqrt(F.linear(flat * flat, self.row) + self.eps) * self.weight
@@ -46,9 +50,9 @@ class Norm(nn.Module):
 
 
 class Decoder(nn.Module):
-    """All of ``model`` but its attention and cache, which subclasses have."""
+    """``model`` without attention and KV cache; subclasses add these two."""
 
-    products: ClassVar[bool] = True  # whether norms are products
+    products: ClassVar[bool] = True  # whether norms compute means as matrix products
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Converts decoders to ``.pte`` files, as a program in the environment of ``core/environments.py``.
+"""Program that converts decoders to ``.pte`` files; runs in the environment ``executorch`` (``core/environments.py``).
 
 A file has the method ``forward(tokens (1, T), start (1,)) -> logits (1, V)`` of the last position, for any T, as
-ExecuTorch's own runner of language models expects. The cache is inside.
+ExecuTorch's own runner of language models expects. The cache is inside the method.
 
 Axes: T new tokens, V vocabulary.
 """
@@ -39,7 +39,7 @@ class CachedDecoder(Decoder):
                 self.register_buffer(f"v{number}", torch.zeros(shape))
 
     def forward(self, tokens_1T: Tensor, start_1: Tensor) -> Tensor:
-        """Logits (1, V) of the last token; the first one is at the position ``start_1``."""
+        """Returns the logits (1, V) of the last token; the first token is at the position ``start_1``."""
         start, count = start_1[0].item(), tokens_1T.shape[1]
         torch._check(start >= 0)
         torch._check(start < self.arch.max_tokens)
@@ -53,7 +53,7 @@ class CachedDecoder(Decoder):
 
 
 def narrow(matrix: Tensor, form: torch.dtype, scales: Tensor) -> Tensor:
-    """A matrix (n, k) that is integers times ``scales`` (n, blocks), to be multiplied by activations in int8."""
+    """Stores a matrix (n, k) as integers and ``scales`` (n, blocks), for matrix products with int8 activations."""
     made: Tensor = IntxUnpackedToInt8Tensor.from_hp(
         matrix,
         (1, matrix.shape[1] // scales.shape[1]),
@@ -67,7 +67,7 @@ def narrow(matrix: Tensor, form: torch.dtype, scales: Tensor) -> Tensor:
 
 
 def write(job: Message, report: Report) -> Message:
-    """Converts the file that ``torch_serving.export`` wrote."""
+    """Converts a file that ``torch_serving.export`` wrote."""
     model, _ = load(job["weights"])
     decoder, formats, facts = CachedDecoder(model).eval(), job["formats"], job["facts"]
     most = model.arch.max_tokens

@@ -29,8 +29,8 @@ EXPORTERS = Table(
         "browser": "chipwise.deploy.export.onnx:export",
         "llama.cpp": "chipwise.deploy.export.gguf:export",
         "wllama": "chipwise.deploy.export.gguf:export",
-        "executorch": "chipwise.deploy.export.executorch:export",
-        "litert": "chipwise.deploy.export.litert:export",
+        "executorch": "chipwise.deploy.export.converted:to_executorch",
+        "litert": "chipwise.deploy.export.converted:to_litert",
         "torch": "chipwise.deploy.runtimes.torch_serving:export",
         "torch-compiled": "chipwise.deploy.runtimes.torch_serving:export",
         "torch-cuda": "chipwise.deploy.runtimes.torch_serving:export",
@@ -55,8 +55,10 @@ SUFFIXES = {
     **{"executorch": ".pte", "litert": ".tflite", "fake": ".json"},
 }
 REFERENCE = Design(arch=uniform(vocab_size=1024, d_model=128, depth=3, heads=4, ffn_width=256, max_tokens=32))
-"""The reference model: 2.5 MB of FP32 weights, more than private caches hold, to slow down as candidates do."""
-MOST_LAYERS = 512  # in a model built for measuring; with more, loading its nodes takes a minute or longer
+"""The reference model. Its 2.5 MB of FP32 weights do not fit in private caches, so a busy machine slows it down as much
+as the models that are measured."""
+# maximum number of layers of a model built to be measured; runtimes need a minute or longer to load more
+MOST_LAYERS = 512
 
 
 def export_for(
@@ -69,7 +71,7 @@ def export_for(
     external_data: bool = False,
     packing: Packing = NEAREST,
 ) -> Path:
-    """Writes ``design`` into ``folder`` in the format of ``runtime``, with random weights unless given.
+    """Writes ``design`` into ``folder`` in the format of ``runtime``. Weights are random by default.
 
     With ``external_data``, ONNX models of more than 2 GiB are written as two files; otherwise they are refused.
 
@@ -120,8 +122,8 @@ def export_openvino(
 def check_memory(design: Design, workload: Workload | None = None) -> None:
     """Checks that this machine can build, export and serve ``design`` with random weights.
 
-    The estimate is a lower bound: FP32 weights during construction, two copies in their own format (file and process),
-    the cache and the activations.
+    The estimate is a lower bound: FP32 weights during construction, two copies of the weights in the design's
+    formats (in the file and in the process), the KV cache, and the activations.
 
     Raises:
         Unsupported: The design has more layers than a runtime loads in reasonable time.
@@ -129,8 +131,8 @@ def check_memory(design: Design, workload: Workload | None = None) -> None:
     """
     if (layers := len(design.arch.layers)) > MOST_LAYERS:
         raise Unsupported(
-            f"{design.arch.name} has {layers:,} layers; at most {MOST_LAYERS} are built to be measured, because a "
-            "runtime takes minutes to load more"
+            f"{design.arch.name} has {layers:,} layers; chipwise builds models of at most {MOST_LAYERS} layers for "
+            "measurements, because a runtime takes minutes to load more"
         )
     parts = memory_parts(design, workload or Workload(prompt_tokens=1, new_tokens=1))
     needed = 4 * design.arch.parameters() + 2 * (parts.table_bytes + parts.matrix_bytes)
@@ -165,7 +167,7 @@ def check_exporter(runtime: str) -> None:
 
 @lru_cache(maxsize=8)
 def reference_model(runtime: str) -> Path | None:
-    """Path of the reference model for ``runtime``, written once to the user's data folder; None if unsupported."""
+    """Path of the reference model for ``runtime``; None if it cannot be exported. The first call writes the file."""
     folder = data_folder() / "reference" / runtime
     path = folder / f"{REFERENCE.digest}{suffix_of(runtime)}"
     if path.exists():

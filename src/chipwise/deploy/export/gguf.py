@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.arrays import AnyArray, Float32Array
+from chipwise.core.extras import optional_imports
 from chipwise.core.files import storage
 from chipwise.deploy.export.gguf_tokenizer import GgufTokenizer, gguf_tokenizer
 from chipwise.errors import MissingExtra, SpecError, Unsupported
@@ -60,14 +61,14 @@ NORMS = {
     "attention.k_norm": "attn_k_norm",
     "ffn_norm": "ffn_norm",
 }
-ELSEWHERE = "ONNX and Hugging Face files hold it"
+ELSEWHERE = "write ONNX or a Hugging Face folder instead"
 INTERLEAVED = {"llama": True, "deci": True, "qwen2": False, "qwen3": False}
-"""Architectures that are read, and whether they rotate pairs of neighbouring values, not the two halves of a head."""
+"""Architectures that can be read, and whether each rotates pairs of neighbouring values instead of halves of a head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One GGUF layer: an optional attention and a feed-forward, each with the layer that owns its weights."""
+    """One GGUF layer: optional attention and a feed-forward, each with the index of the layer that has its weights."""
 
     attention: tuple[Attention, int] | None
     ffn: tuple[FeedForward, int]
@@ -101,8 +102,8 @@ def layout(arch: ArchSpec) -> tuple[Block, ...]:
         )
     if not blocks or blocks[0].attention is None:
         raise Unsupported(
-            f"GGUF cannot hold {arch.name}: its first layer has no attention, and llama.cpp takes the size of heads "
-            f"for zero then; {ELSEWHERE}"
+            f"GGUF cannot hold {arch.name}: its first layer has no attention, and llama.cpp then takes the head size "
+            f"as zero; {ELSEWHERE}"
         )
     return tuple(blocks)
 
@@ -125,15 +126,15 @@ def _refuse(arch: ArchSpec) -> None:
     found = [name for name, there in faults.items() if there]
     if found:
         raise Unsupported(
-            f"GGUF cannot hold {arch.name}: llama.cpp's llama and deci have no {'; no '.join(found)}. They compute "
-            f"RMSNorm before blocks, rotary positions, heads of one size and gated silu (swiglu); {ELSEWHERE}"
+            f"GGUF cannot hold {arch.name}: llama.cpp's architectures llama and deci have no {'; no '.join(found)}. "
+            f"Both need RMSNorm before blocks, rotary positions, heads of one size and gated silu (swiglu); {ELSEWHERE}"
         )
     normed = [attention for attention in attentions if attention.qk_norm]
     equal = len(attentions) == len(arch.layers) and len(set(attentions)) == 1 == len(set(ffns))
     if normed and not (equal and normed[0].qk_norm_over == "head" and not normed[0].qkv_bias):
         raise Unsupported(
-            f"GGUF cannot hold {arch.name}: llama.cpp norms queries and keys (qk_norm) in qwen3 alone, whose layers "
-            "are equal, with norms per head and no bias of projections"
+            f"GGUF cannot hold {arch.name}: llama.cpp normalises queries and keys (qk_norm) only in its architecture "
+            "qwen3, which needs equal layers, norms per head and projections without bias"
         )
 
 
@@ -146,7 +147,7 @@ def family(blocks: tuple[Block, ...]) -> str:
 
 
 def uniform(blocks: tuple[Block, ...]) -> bool:
-    """Whether all layers are equal, so that one number states their heads and widths."""
+    """Whether all layers have the same heads and width, so that the file can state each as one number."""
     shapes = {
         None if block.attention is None else (block.attention[0].heads, block.attention[0].kv_heads, block.ffn[0].width)
         for block in blocks
@@ -166,22 +167,20 @@ def export(
 ) -> Path:
     """Writes ``design`` with ``weights`` (named as the torch module's state dict) to ``path``, atomically.
 
-    Projections and the head are stored in the design's formats (int8 as Q8_0, int4 as Q4_0), the token table in that of
-    the head, norms and biases in FP32. A tied head has no tensor of its own. Without a ``tokenizer`` (a
+    Projections and the head are stored in the design's formats (int8 as Q8_0, int4 as Q4_0), the token table in the
+    head's format, norms and biases in FP32. A tied head has no tensor of its own. Without a ``tokenizer`` (a
     ``tokenizer.json``, or one read from another file) the file accepts token ids only. Each weight is
-    asked for when it is written; ``on_tensor`` receives the number of written tensors and of all. See
+    read when it is written; ``on_tensor`` receives the number of written tensors and the total. See
     :func:`write_file` for ``resumable``.
 
     Raises:
         MissingExtra: The ``gguf`` package is not installed.
         SpecError: A weight is missing or has the wrong shape.
         Unsupported: GGUF cannot represent the design or the tokenizer; the message says why.
-        StorageError: The disk refused.
+        StorageError: The disk is full or refuses the file.
     """
-    try:
+    with optional_imports():
         from gguf import GGUFWriter
-    except ImportError:
-        raise MissingExtra("gguf", "gguf") from None
     blocks = layout(design.arch)
     if isinstance(tokenizer, Path):
         tokenizer = gguf_tokenizer(tokenizer, vocab_size=design.arch.vocab_size, max_tokens=design.arch.max_tokens)
@@ -206,18 +205,18 @@ def write_file(
     resumable: bool,
     on_tensor: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
-    """Writes the metadata of ``writer`` and the tensors that it lists, each made when it is written, atomically.
+    """Writes the metadata of ``writer`` and the tensors that it lists, atomically; each tensor is computed when needed.
 
     Args:
-        writer: Without a file of its own.
-        stored: Makes the bytes of each tensor, in the writer's order; the same bytes in every call.
+        writer: Holds the metadata and the list of tensors; it has not opened a file.
+        stored: For each tensor, in the writer's order, a function that returns its bytes, the same at every call.
         path: The file to write.
-        resumable: Whether a stopped call leaves what it wrote (``.NAME.part``), so that the next one goes on after the
-            last whole tensor. Its length tells which that is, because bytes are only appended.
-        on_tensor: Told how many tensors of how many are written.
+        resumable: Whether a stopped call leaves what it wrote (``.NAME.part``), so that the next call continues after
+            the last complete tensor. Bytes are only appended, so the file's length shows how many tensors are complete.
+        on_tensor: Called with the number of written tensors and the total number.
 
     Raises:
-        StorageError: The disk refused.
+        StorageError: The disk is full or refuses the file.
     """
     sizes = [each.nbytes for each in writer.tensors[0].values()]
     head = path.with_name(f".{path.name}.{os.getpid()}")
@@ -246,7 +245,7 @@ def write_file(
                     stream.write(bytes(-stream.tell() % writer.data_alignment))
                     stream.flush()
                     if stream.tell() != ends[number + 1]:
-                        raise ValueError(f"{path}: tensor {number} has not the bytes that were announced")
+                        raise ValueError(f"{path}: tensor {number} is not as long as the header states")
                     on_tensor(number + 1, len(sizes))
             part.replace(path)
         finally:
@@ -264,7 +263,7 @@ def export_if_possible(
     tokenizer: Path | None = None,
     packing: Packing = NEAREST,
 ) -> Path | None:
-    """:func:`export`, or None (and no file) if ``gguf`` is not installed or GGUF cannot represent the design."""
+    """Calls :func:`export`; writes nothing and returns None if ``gguf`` is missing or GGUF cannot hold the design."""
     path.unlink(missing_ok=True)
     try:
         return export(design, weights, path, tokenizer=tokenizer, packing=packing)
@@ -333,13 +332,13 @@ def tensors(design: Design, weights: Mapping[str, AnyArray], blocks: tuple[Block
         return GgufTensor(name, source, tuple(shapes[source]), partial(weight, source, heads), stored)
 
     head = design.formats.head
-    yield tensor("token_embd.weight", "embedding.weight", head)  # also written as the head of a model that ties them
+    yield tensor("token_embd.weight", "embedding.weight", head)  # also the head of a model that ties both
     if not arch.tie_embeddings:
         yield tensor("output.weight", "head.weight", head)
     yield tensor("output_norm.weight", "norm.weight", "fp32")
     for number, block in enumerate(blocks):
         for name, source, heads in block_tensors(block, interleaves=INTERLEAVED[family(blocks)]):
-            if source in shapes:  # else a bias that this architecture lacks
+            if source in shapes:  # otherwise it is a bias that this architecture lacks
                 yield tensor(f"blk.{number}.{name}", source, design.format_of(source), heads)
 
 
@@ -363,9 +362,10 @@ def block_tensors(block: Block, *, interleaves: bool) -> Iterator[tuple[str, str
 
 
 def interleaved(rows: Float32Array, heads: int) -> Float32Array:
-    """Query or key projection whose rows are interleaved within each head, as llama.cpp's rotation expects.
+    """Interleaves the rows of a query or key projection within each head, as llama.cpp's rotation expects.
 
-    Row ``i`` of a head's first half becomes its row ``2 i``; row ``i`` of its second half becomes ``2 i + 1``.
+    Row ``i`` in the first half of a head becomes row ``2 i`` of the head. Row ``i`` in the second half becomes
+    row ``2 i + 1``.
     """
     split = rows.reshape(heads, 2, -1, *rows.shape[1:])
     return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(rows.shape)
@@ -384,7 +384,7 @@ def _announce(writer: GGUFWriter, tensor: GgufTensor) -> None:
     kind = ggml_type(tensor.stored)
     if tensor.stored in PACKED and tensor.shape[1] % BLOCK:
         raise Unsupported(
-            f"GGUF keeps {tensor.stored} rows in blocks of {BLOCK} values; {tensor.name} has rows of "
+            f"GGUF stores {tensor.stored} rows in blocks of {BLOCK} values; {tensor.name} has rows of "
             f"{tensor.shape[1]}. Use fp32 or widths that are multiples of {BLOCK}"
         )
     block, block_bytes = GGML_QUANT_SIZES[kind]
@@ -407,7 +407,7 @@ def file_blocks(packed: Packed) -> npt.NDArray[np.uint8]:
     """Bytes (n, …) of the blocks of Q8_0 or Q4_0: a scale in FP16, then 32 values.
 
     Q4_0 stores values plus 8, the first 16 in the low nibbles. Rounding is the same as everywhere in chipwise, with the
-    scale of the least squared error, so the file has the quality that the search measured.
+    scale that minimises the squared error, so the file has the quality that the search measured.
     """
     stored = packed.values.view(np.uint8)
     if packed.form == "int4":
@@ -426,5 +426,5 @@ def ggml_type(weights: str) -> GGMLQuantizationType:
     from gguf import GGMLQuantizationType
 
     if weights not in TYPES:
-        raise Unsupported(f"no GGUF file is written with {weights} weights; use {', '.join(TYPES)}")
+        raise Unsupported(f" GGUF files cannot be written with {weights} weights; use {', '.join(TYPES)}")
     return GGMLQuantizationType[TYPES[weights]]

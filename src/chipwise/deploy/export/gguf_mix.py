@@ -1,11 +1,12 @@
-"""Writes a GGUF file again with another format for each matrix, tensor by tensor, in the memory of one matrix.
+"""Writes a GGUF file again with a new format for each matrix, tensor by tensor, holding one matrix in memory at a time.
 
-Metadata and tokenizer are those of the source. llama.cpp's stock mixes (``Q4_K_M`` …) are computed by the rule that its
-own quantiser follows with an importance matrix.
+Metadata and tokenizer are copied from the source. A mix is a format for each matrix. llama.cpp's predefined mixes,
+such as ``Q4_K_M``, are called stock mixes; they are computed by the rule that llama.cpp's own quantiser follows if it
+has an importance matrix.
 
 References:
-    ``llama_tensor_get_type`` and ``tensor_type_fallback`` in llama.cpp's ``src/llama-quant.cpp``. Types are equal to
-    those of files that ``llama_model_quantize`` (llama-cpp-python 0.3.36) writes: ``tests/unit/deploy``.
+    ``llama_tensor_get_type`` and ``tensor_type_fallback`` in llama.cpp's ``src/llama-quant.cpp``. ``tests/unit/deploy``
+    checks that the types equal those in files that ``llama_model_quantize`` (llama-cpp-python 0.3.36) writes.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ STOCK: Mapping[str, str] = {
     "IQ3_M": "IQ3_S",
     "Q2_K": "Q2_K",
 }
-"""Stock mixes of llama.cpp, and the format of most of their matrices."""
-_FALLBACKS = {  # for widths that are no multiple of 256
+"""Stock mixes (llama.cpp's predefined mixes), and the format of most of their matrices."""
+_FALLBACKS = {  # for widths that are not a multiple of 256
     "Q2_K": "Q4_0",
     "Q3_K": "Q4_0",
     "Q4_K": "Q5_0",
     "Q5_K": "Q5_1",
     "Q6_K": "Q8_0",
 }
-_LAYERS_OF_70B = 80  # llama.cpp's sign of a 70 B model, whose value matrices are small
+_LAYERS_OF_70B = 80  # by this number llama.cpp recognises a 70 B model, whose value matrices are small
 
 
 def matrices(file: GgufFile) -> dict[str, tuple[int, int]]:
-    """Rows and width of every matrix of a file, by name: the tensors that a mix gives formats."""
+    """Returns rows and width of every matrix of a file, by name; a mix gives each of these tensors a format."""
     return {
         name: (int(tensor.shape[1]), int(tensor.shape[0]))
         for name, tensor in file.tensors.items()
@@ -62,7 +63,7 @@ def matrices(file: GgufFile) -> dict[str, tuple[int, int]]:
 
 
 def stock_mix(name: str, file: GgufFile) -> dict[str, str]:
-    """The format of each matrix in llama.cpp's stock mix ``name``, quantised with an importance matrix.
+    """The format of each matrix in llama.cpp's predefined mix ``name``, as chosen with an importance matrix.
 
     Raises:
         UnknownName: There is no such mix.
@@ -92,7 +93,7 @@ def stock_mix(name: str, file: GgufFile) -> dict[str, str]:
 
 
 def fallback(kind: str, width: int) -> str:
-    """The format ``kind``, or the one that llama.cpp uses instead for rows of ``width`` values."""
+    """Returns ``kind``, or the format that llama.cpp uses instead if ``kind`` cannot store rows of ``width`` values."""
     if not TYPES[kind].fits(width):
         kind = _FALLBACKS.get(kind, "IQ4_NL")
     return kind if TYPES[kind].fits(width) else "F16"
@@ -137,7 +138,7 @@ def _stock_type(name: str, part: str, layer: int, layers: int, groups: int) -> s
 
 
 def mix_bytes(file: GgufFile, mix: Mix) -> int:
-    """Bytes of the tensors of a file with the formats of ``mix``; the header is small."""
+    """Bytes of a file's tensors if its matrices have the formats of ``mix``; the small header is not counted."""
     held = matrices(file)
     rest = sum(int(tensor.n_bytes) for name, tensor in file.tensors.items() if name not in held)
     return rest + sum(TYPES[kind].matrix_bytes(*held[name]) for name, kind in mix.items())
@@ -152,19 +153,19 @@ def write_mix(
     name: str,
     on_tensor: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
-    """Writes ``file`` to ``path`` with each matrix in the format of ``mix``, atomically; a stopped call is resumed.
+    """Writes ``file`` to ``path`` atomically, with each matrix in its format in ``mix``; resumes a stopped call.
 
     Args:
         file: The source; its other tensors and its metadata are copied.
         mix: Format of each matrix.
         path: The file to write.
-        pack: Returns a matrix in a format, as bytes (rows, row bytes).
+        pack: Function that returns a matrix in a format, as bytes (rows, row bytes).
         name: Name of the mix, stored in the metadata.
-        on_tensor: Told how many tensors of how many are written.
+        on_tensor: Called with the number of written tensors and the total number.
 
     Raises:
-        Unsupported: A format cannot store a matrix's width.
-        StorageError: The disk refused.
+        Unsupported: The width of a matrix is not a multiple of its format's block.
+        StorageError: The disk is full or refuses the file.
     """
     from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
 

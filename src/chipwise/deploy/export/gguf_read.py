@@ -1,7 +1,7 @@
 """Reads GGUF files: the design, and the weights as the torch module's state dict.
 
-Files written by ``deploy/export/gguf.py`` contain their design; of other files, the architectures ``llama``, ``deci``,
-``qwen2`` and ``qwen3`` are supported.
+Files written by ``deploy/export/gguf.py`` contain their design. Other files are supported if their architecture is
+``llama``, ``deci``, ``qwen2`` or ``qwen3``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chipwise.core.arrays import Float32Array
+from chipwise.core.extras import optional_imports
 from chipwise.deploy.export.gguf import INTERLEAVED, METADATA, SCHEMA, TYPES, block_tensors, layout, split_halves
-from chipwise.errors import MissingExtra, SpecError, Unsupported
+from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.ends import LmHead, Tokens
@@ -50,10 +51,8 @@ class GgufFile:
             MissingExtra: The ``gguf`` package is not installed.
             SpecError: There is no such file, or it is not GGUF.
         """
-        try:
+        with optional_imports():
             from gguf import GGUFReader
-        except ImportError:
-            raise MissingExtra("gguf", "gguf") from None
         if not Path(path).is_file():
             raise SpecError("there is no such file", file=str(path))
         try:
@@ -77,7 +76,7 @@ class GgufFile:
 
     @property
     def interleaves(self) -> bool:
-        """Whether neighbouring values of a head are rotated together, not values of its two halves."""
+        """Whether rotary positions pair neighbouring values of a head instead of values of its two halves."""
         return INTERLEAVED[str(self.fields["general.architecture"])]
 
     def values(self, name: str) -> Float32Array:
@@ -96,7 +95,7 @@ class GgufFile:
             return np.ascontiguousarray(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
         except NotImplementedError:
             raise Unsupported(
-                f"{self.path}: {name} is stored as {tensor.tensor_type.name}, which is not read"
+                f"{self.path}: {name} is stored as {tensor.tensor_type.name}, which chipwise cannot read"
             ) from None
 
 
@@ -119,7 +118,7 @@ def read(path: str | Path) -> tuple[Design, dict[str, Float32Array]]:
 
 
 def read_weights(path: str | Path) -> tuple[ArchSpec, dict[str, Float32Array]]:
-    """The architecture and its weights in FP32, for any stored types.
+    """The architecture and its weights in FP32, whatever types are stored.
 
     Raises:
         MissingExtra: The ``gguf`` package is not installed.
@@ -132,7 +131,7 @@ def read_weights(path: str | Path) -> tuple[ArchSpec, dict[str, Float32Array]]:
 
 
 def read_arch(file: GgufFile) -> ArchSpec:
-    """The architecture of a file whose logits can be computed here, for any stored types.
+    """The architecture of a file, if chipwise can compute its logits. Tensors may have any type.
 
     Raises:
         Unsupported: The architecture or the scaling of positions is not supported.
@@ -143,9 +142,9 @@ def read_arch(file: GgufFile) -> ArchSpec:
     arch = _arch(file)
     head_size = next(layer.attention.head_size for layer in arch.layers if layer.attention is not None)
     if (scaling := file.field("rope.scaling.type", "none")) != "none":
-        raise Unsupported(f"{file.path}: rotary positions scaled by {scaling!r} are not computed here")
+        raise Unsupported(f"{file.path}: rotary positions scaled by {scaling!r} are not supported")
     if (turned := int(file.field("rope.dimension_count", head_size))) != head_size:
-        raise Unsupported(f"{file.path}: {turned} of {head_size} values of a head are rotated; not supported")
+        raise Unsupported(f"{file.path}: {turned} of {head_size} values of a head are rotated, which is not supported")
     return arch
 
 
@@ -161,7 +160,7 @@ def _values(file: GgufFile, arch: ArchSpec) -> dict[str, Float32Array]:
                 weights[own] = split_halves(value, heads) if heads else value
     for name, value in weights.items():
         if value.shape != shapes[name]:
-            raise SpecError(f"has shape {value.shape}; fields imply {shapes[name]}", file=str(file.path), field=name)
+            raise SpecError(f"has shape {value.shape}; metadata imply {shapes[name]}", file=str(file.path), field=name)
     return weights
 
 
@@ -179,11 +178,13 @@ def _check_family(file: GgufFile) -> None:
     kind = file.fields.get("general.architecture")
     if kind not in INTERLEAVED:
         raise Unsupported(
-            f"{file.path}: a GGUF file of architecture {kind}; those read are {', '.join(INTERLEAVED)} (others: "
-            "llama.cpp's own tools)"
+            f"{file.path}: a GGUF file of architecture {kind}; chipwise can read {', '.join(INTERLEAVED)} (for others "
+            "use llama.cpp's own tools)"
         )
     if "rope_freqs.weight" in file.tensors or file.field("expert_count", 0):
-        raise Unsupported(f"{file.path}: the costs of scaled rotary positions and experts are not known")
+        raise Unsupported(
+            f"{file.path}: costs of files with experts or with scaled rotary positions cannot be predicted"
+        )
 
 
 def _arch(file: GgufFile) -> ArchSpec:
@@ -222,12 +223,12 @@ def _arch(file: GgufFile) -> ArchSpec:
 
 
 def _each(value: Any, count: int) -> list[int]:
-    """One number per layer, from a field with one number for all layers or one for each."""
+    """One number per layer, from a field that has either one number for all layers or a number for each layer."""
     return [int(item) for item in value] if isinstance(value, Sequence) else [int(value)] * count
 
 
 def _weights(file: GgufFile) -> str:
-    """Weight format of all projections, or the name of a mixture if layers or the head differ.
+    """Weight format of all projections, or a mixture's name if layers or head have different formats.
 
     Raises:
         Unsupported: Formats differ within a layer, or a format has no known cost.
@@ -247,7 +248,7 @@ def _format(file: GgufFile, names: list[str], place: str) -> str:
     found = {file.tensors[name].tensor_type.name for name in names}
     if len(found) != 1 or not found <= set(_FORMATS):
         raise Unsupported(
-            f"{file.path}: the matrices of {place} are stored as {', '.join(sorted(found))}; costs are known of files "
-            f"in which a layer's matrices are all {', '.join(_FORMATS)}"
+            f"{file.path}: the matrices of {place} are stored as {', '.join(sorted(found))}; costs can only be "
+            f"predicted if all matrices of a layer have one of the formats {', '.join(_FORMATS)}"
         )
     return _FORMATS[found.pop()]

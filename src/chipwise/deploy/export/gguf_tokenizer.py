@@ -1,11 +1,11 @@
 """Tokenizers in GGUF files: byte-level BPE as llama.cpp's ``gpt2``, SentencePiece BPE as its ``llama``.
 
-A GGUF file does not describe how a text is split into words; it names one of llama.cpp's built-in splits. A tokenizer
-whose split has no such name is refused. Token ids are unchanged.
+A GGUF file does not describe how a text is split into words; it names one of llama.cpp's built-in pre-tokenizers. A
+tokenizer that splits texts differently from all of these is refused. Token ids are unchanged.
 
 References:
     Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, section on tokenizers. Names and definitions of
-    splits: llama.cpp's ``src/llama-vocab.cpp``.
+    pre-tokenizers: llama.cpp's ``src/llama-vocab.cpp``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ROLE_KEYS = {
     "unk": "unknown_token_id",
     "pad": "padding_token_id",
 }
-SPACE = "▁"  # SentencePiece's replacement of a space
+SPACE = "▁"  # what SentencePiece writes for a space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,20 +68,20 @@ class GgufTokenizer:
 
         Raises:
             SpecError: A field is damaged.
-            Unsupported: Its model is neither gpt2 nor llama.
+            Unsupported: The tokenizer's model is neither gpt2 nor llama.
         """
         own = {name.removeprefix("tokenizer.ggml."): value for name, value in fields.items()}
         model = own.get("model", "none")
         if model == "none":
             return None
         if model not in ("gpt2", "llama"):
-            raise Unsupported(f"{file}: its tokenizer is {model!r}; gpt2 and llama are read")
+            raise Unsupported(f"{file}: its tokenizer is {model!r}, but only gpt2 and llama can be read")
         tokens = own.get("tokens")
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
             raise SpecError("must be a list of texts", file=file, field="tokenizer.ggml.tokens")
         kinds = own.get("token_type", [NORMAL] * len(tokens))
         if not isinstance(kinds, list) or len(kinds) != len(tokens):
-            raise SpecError(f"must be a list of {len(tokens)}, one for each token", file=file, field="token_type")
+            raise SpecError(f"must list {len(tokens)} values, one for each token", file=file, field="token_type")
         for key in ROLE_KEYS.values():
             number = own.get(key, 0)
             if not isinstance(number, int) or not 0 <= number < len(tokens):
@@ -110,14 +110,8 @@ class GgufTokenizer:
             writer.add_token_scores(self.scores)
         if self.merges:
             writer.add_token_merges(self.merges)
-        adding = {
-            "bos": writer.add_bos_token_id,
-            "eos": writer.add_eos_token_id,
-            "unk": writer.add_unk_token_id,
-            "pad": writer.add_pad_token_id,
-        }
         for role, number in self.roles.items():
-            adding[role](number)
+            getattr(writer, f"add_{role}_token_id")(number)
         writer.add_add_bos_token(self.adds_bos)
         writer.add_add_eos_token(self.adds_eos)
         writer.add_add_space_prefix(self.adds_space)
@@ -139,7 +133,7 @@ def gguf_tokenizer(path: Path, *, vocab_size: int, max_tokens: int) -> GgufToken
     if model.get("type") != "BPE":
         raise Unsupported(f"{path}: llama.cpp's tokenizers are BPE; this one is {model.get('type')}")
     if not isinstance(model["vocab"], dict) or not all(isinstance(i, int) for i in model["vocab"].values()):
-        raise SpecError("must be the numbers of tokens", file=str(path), field="model.vocab")
+        raise SpecError("must map tokens to their numbers", file=str(path), field="model.vocab")
     added = {token.id: token for token in added_tokens(data, file=str(path))}
     words = {number: word for word, number in model["vocab"].items()} | {i: t.content for i, t in added.items()}
     if max(words, default=-1) >= vocab_size:
@@ -187,21 +181,26 @@ def _steps(part: Any, inside: str) -> list[dict[str, Any]]:
 
 
 def _split_name(path: Path, data: Mapping[str, Any]) -> str:
-    """llama.cpp's name of the split that the tokenizer uses."""
+    """Returns llama.cpp's name for the way in which the tokenizer splits text into words."""
     steps = _steps(data.get("pre_tokenizer"), "pretokenizers")
     for step in steps:
         if step.get("add_prefix_space"):
-            raise Unsupported(f"{path}: it puts a space before each text, which llama.cpp's byte-level BPE does not")
+            raise Unsupported(f"{path}: it puts a space before each text, but llama.cpp's byte-level BPE does not")
         if step.get("type") == "Split" and (step.get("behavior") != "Isolated" or step.get("invert")):
-            raise Unsupported(f"{path}: it drops separators of words, which llama.cpp's byte-level BPE does not")
+            raise Unsupported(f"{path}: it drops word separators, but llama.cpp's byte-level BPE keeps them")
     others = [step.get("type") for step in _steps(data.get("normalizer"), "normalizers") if step.get("type") != "NFC"]
     if others:
-        raise Unsupported(f"{path}: it changes texts ({', '.join(map(str, others))}) before it splits them")
+        raise Unsupported(
+            f"{path}: it changes texts ({', '.join(map(str, others))}) before it splits them, but llama.cpp's "
+            "byte-level BPE does not"
+        )
     whole = bool(data["model"].get("ignore_merges"))
     for name, wanted in SPLITS.items():
         if len(steps) == len(wanted) and all(map(_is_step, steps, wanted)) and whole == (name in WHOLE_WORDS):
             return name
-    raise Unsupported(f"{path}: llama.cpp has no name for how it splits words; it has {', '.join(SPLITS)}")
+    raise Unsupported(
+        f"{path}: llama.cpp has no name for how this tokenizer splits words; it knows {', '.join(SPLITS)}"
+    )
 
 
 def _is_step(step: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
@@ -218,8 +217,8 @@ def _sentencepiece(
 ) -> GgufTokenizer:
     """Converts a SentencePiece tokenizer: llama.cpp merges the pair whose result has the highest score.
 
-    A token's score is minus the rank of the first merge that creates it. This gives the same tokens only if every pair
-    of tokens that concatenates to a token is a merge, as in tokenizers converted from SentencePiece.
+    A token's score is minus the rank of the first merge that creates it. This gives the same tokens only if there is a
+    merge for every two tokens that together spell another token. Tokenizers converted from SentencePiece have them all.
     """
     spaces = _steps(data.get("normalizer"), "normalizers") + _steps(data.get("pre_tokenizer"), "pretokenizers")
     prefix = any(
@@ -272,7 +271,7 @@ def hugging_face_files(tokenizer: GgufTokenizer, *, max_tokens: int) -> dict[str
     """
     if tokenizer.model != "gpt2" or tokenizer.pre not in SPLITS:
         kind = f"a {tokenizer.model} tokenizer with the split {tokenizer.pre!r}"
-        raise Unsupported(f"{kind} is not written as tokenizer.json; those of gpt2 with {', '.join(SPLITS)} are")
+        raise Unsupported(f"{kind} cannot be written as tokenizer.json; only gpt2 with {', '.join(SPLITS)} can")
     named = list(enumerate(zip(tokenizer.tokens, tokenizer.kinds, strict=True)))
     whole: dict[str, dict[str, Any]] = {
         "ByteLevel": {"add_prefix_space": False, "trim_offsets": True},

@@ -1,8 +1,9 @@
-"""Hugging Face folders: writes and reads a design and its weights in the form of transformers' auto classes.
+"""Hugging Face folders: writes and reads models that transformers' auto classes load.
 
-A model that transformers supports is saved for its own code (mostly Llama, also BERT and ViT). For any other model the
-folder includes ``modeling_chipwise.py`` (or the modelling file of its kind), which ``auto_map`` names and
-``trust_remote_code=True`` loads, and ``chipwise_blocks.py``, which that file imports.
+If transformers has code for a model (mostly Llama's, also BERT's and ViT's), the folder uses that code. Otherwise the
+folder includes a modelling file: ``modeling_chipwise.py``, or the one for its kind of model. ``auto_map`` in the config
+names this file, and transformers loads it with ``trust_remote_code=True``. It imports ``chipwise_blocks.py``, which is
+also in the folder.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 
 
 _SHARED = "chipwise_blocks"  # module that the modelling files import
-_BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", "embeddings.position_ids")  # in old files
-CUT = ("bert", "gpt2", "llama", "mistral", "qwen2", "qwen3", OWN_TYPE)  # text families that shrink can cut
+# Buffers that old files store.
+_BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", "embeddings.position_ids")
+CUT = ("bert", "gpt2", "llama", "mistral", "qwen2", "qwen3", OWN_TYPE)  # text families that shrink can prune
 _FOLDERS = [folders for form in KINDS if (folders := form.hf_folders()) is not None]
 READERS: Mapping[str, Reader] = {family: read for each in _FOLDERS for family, read in each.readers.items()}
 LOADED = (*CUT, *sorted(set(READERS) - set(CUT)))  # families whose weight names are known
@@ -64,7 +66,7 @@ def save_pretrained(
 
     Raises:
         SpecError: A weight is missing, unknown, or has the wrong shape.
-        StorageError: The disk refused.
+        StorageError: The disk is full or refuses the file.
     """
     from safetensors.numpy import save
 
@@ -95,7 +97,7 @@ def modelling_of(arch: ArchSpec) -> Modelling:
     """The modelling file of ``arch``.
 
     Raises:
-        Unsupported: chipwise has no modelling file for its kind.
+        Unsupported: chipwise has no modelling file for this kind of model.
     """
     form = form_of(arch)
     if form.modelling is None:
@@ -104,7 +106,7 @@ def modelling_of(arch: ArchSpec) -> Modelling:
 
 
 def _own_code(arch: ArchSpec) -> dict[str, str]:
-    """The modelling file and its shared module, by their names in the folder."""
+    """Maps names of files in the folder to their contents: the modelling file, and the module that it imports."""
     kinds, file = Path(table.__file__).parent, modelling_of(arch).file
     code = next(kinds.rglob(file)).read_text(encoding="utf-8")
     beside = code.replace(f"from {table.__package__}.{_SHARED}", f"from .{_SHARED}")
@@ -133,7 +135,7 @@ def require_folder(source: Path, *, text: bool = True) -> None:
 
     Args:
         source: The folder.
-        text: Whether the model is cut with text as data; otherwise it needs no tokenizer.
+        text: Whether the data for pruning are texts; if not, the folder needs no tokenizer.
 
     Raises:
         SpecError: The folder does not exist or lacks a file.
@@ -155,11 +157,11 @@ def require_folder(source: Path, *, text: bool = True) -> None:
     family = config.get("model_type")
     known = CUT if text else LOADED
     if family not in known:
-        raise Unsupported(f"{source}: models of type {family!r} are not cut; those of {', '.join(known)} are")
+        raise Unsupported(f"{source}: models of type {family!r} cannot be cut; those of {', '.join(known)} can")
 
 
 def _reads_no_text(config: Mapping[str, object]) -> bool:
-    """Whether a config is of an image or sound model; False if it cannot be read."""
+    """Whether a config describes an image or sound model; False if it cannot be read."""
     family = config.get("model_type")
     try:
         return not read_config(config).arch.vocab_size if family == OWN_TYPE else family in set(LOADED) - set(CUT)
@@ -183,7 +185,7 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Arra
 
 
 class StreamedWeights(Mapping[str, Float32Array]):
-    """The weights of a folder as FP32, each read when it is asked for. A weight that is not finite is a SpecError."""
+    """The weights of a folder as FP32, each read on access, which raises SpecError if a value is not finite."""
 
     def __init__(self, held: Mapping[str, Tensor], where: str) -> None:
         self._held, self._where = held, where
@@ -199,32 +201,34 @@ class StreamedWeights(Mapping[str, Float32Array]):
 
 
 def stream_pretrained(folder: str | Path) -> tuple[ArchSpec, StreamedWeights]:
-    """:func:`load_pretrained` of a decoder with Llama's names, with weights that stay in the file until asked for.
+    """Like :func:`load_pretrained`, for decoders with Llama's weight names; a weight is read when it is accessed.
 
     Raises:
-        SpecError: As there; a weight that is not finite when it is asked for.
-        Unsupported: As there, or the family's weights are not stored one by one (GPT-2).
+        SpecError: As in :func:`load_pretrained`; for a weight that is not finite, when it is accessed.
+        Unsupported: As in :func:`load_pretrained`, or the family's weights are not stored one by one (GPT-2).
     """
     if (family := read_mapping(Path(folder) / "config.json").get("model_type")) == "gpt2":
-        raise Unsupported(f"{folder}: {family} models cannot be GGUF files of chipwise: positions are learned")
+        raise Unsupported(
+            f"{folder}: chipwise cannot write {family} models as GGUF, because their positions are learned"
+        )
     arch, held = _opened(Path(folder), lambda value, what: value)
     _check_names(arch, held, where=str(folder))
     return arch, StreamedWeights(held, str(folder))
 
 
 def _opened(source: Path, read: Callable[[Tensor, str], Any]) -> tuple[ArchSpec, dict[str, Any]]:
-    """The architecture, and the weights by chipwise's names as ``read`` makes them of stored tensors."""
+    """Returns the architecture, and the weights under chipwise's names, each converted by ``read``."""
     config = read_mapping(source / "config.json")
     reading = read_config(config, name=Path(os.path.realpath(source)).name, file=str(source / "config.json"))
     if reading.notes:
         raise Unsupported(
-            f"{source}: with its weights, chipwise computes other logits: {'; '.join(reading.notes)}. Its costs can "
-            "still be predicted and measured, from its config.json"
+            f"{source}: chipwise cannot compute this model's logits from its weights: {'; '.join(reading.notes)}. "
+            "Its costs can still be predicted and measured, from its config.json"
         )
     arch, family = reading.arch, config["model_type"]
     require_built(arch, work="loaded with its weights")
     if family not in LOADED:
-        raise Unsupported(f"{source}: weights of {family} models are not read (those of {', '.join(LOADED)} are)")
+        raise Unsupported(f"{source}: weights of {family} models cannot be read (those of {', '.join(LOADED)} can)")
     held = Checkpoint(config, _tensors(source, read), weight_shapes(arch))
     arch, found = (arch, dict(held.tensors)) if family == OWN_TYPE else READERS[family](arch, held)
     weights = dict(found)
@@ -235,7 +239,7 @@ def _opened(source: Path, read: Callable[[Tensor, str], Any]) -> tuple[ArchSpec,
 
 
 def _tensors(folder: Path, read: Callable[[Tensor, str], Any]) -> Iterator[tuple[str, Any]]:
-    """All weights of the folder's safetensors files, as ``read`` makes them of stored tensors."""
+    """Yields the name and the value, converted by ``read``, of each weight in the folder's safetensors files."""
     from safetensors import SafetensorError, safe_open
 
     index = folder / "model.safetensors.index.json"
@@ -259,10 +263,10 @@ def _tensors(folder: Path, read: Callable[[Tensor, str], Any]) -> Iterator[tuple
 
 
 def _numpy(value: AnyArray | Tensor, what: str) -> Float32Array:
-    """``value``, an array or a tensor, as contiguous FP32; ``what`` is its name in errors about integers."""
+    """Returns ``value``, an array or a tensor, as contiguous FP32; ``what`` names it in error messages."""
     if not isinstance(value, np.ndarray):
         if not value.is_floating_point():
-            raise Unsupported(f"{what}: stored as {value.dtype}, which is not read; load the unquantised model")
+            raise Unsupported(f"{what}: stored as {value.dtype}, which cannot be read; load the unquantised model")
         value = value.detach().cpu().float().numpy()
     return np.ascontiguousarray(value, dtype=np.float32)
 

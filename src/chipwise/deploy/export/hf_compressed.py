@@ -1,8 +1,8 @@
 """Hugging Face folders in the format of compressed-tensors, which vLLM and transformers load: int4 or fp8 layers.
 
-Written without that package. int4 is its ``pack-quantized``: eight values to an int32, a scale in bfloat16 for each
-group. fp8 is its ``float-quantized``: E4M3 bytes, a scale in FP32 for each row; when the model runs, activations are
-rounded to fp8 token by token. Tables, head, norms and biases are in bfloat16.
+The package compressed-tensors is not needed to write them. int4 uses the format ``pack-quantized``: eight values in an
+int32, a scale in bfloat16 for each group. fp8 uses ``float-quantized``: E4M3 bytes, a scale in FP32 for each row; when
+the model runs, activations are rounded to fp8 token by token. Tables, head, norms and biases are in bfloat16.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ FILE = "model.safetensors"
 def write_compressed(
     source: Source, design: Design, folder: Path, packing: Packing = NEAREST
 ) -> tuple[list[str], list[str]]:
-    """Writes a Hugging Face folder with the layers of ``design`` in its narrow format; returns file names and remarks.
+    """Writes a Hugging Face folder with the layers of ``design`` in int4 or fp8; returns file names and remarks.
 
-    What ``design`` has in FP32, as its head, is stored in bfloat16.
+    Parts that ``design`` keeps in FP32, such as the head, are stored in bfloat16.
 
     Raises:
-        Unsupported: A width is no multiple of the groups.
+        Unsupported: A width is not a multiple of the group size.
     """
     import torch
     from safetensors.numpy import load_file
@@ -59,7 +59,7 @@ def write_compressed(
 
 
 def _tensors(place: str, packed: Packed, value: AnyArray, packing: Packing) -> dict[str, Tensor]:
-    """The tensors of a matrix (n, k)."""
+    """Returns the tensors that store a matrix (n, k), by name."""
     import torch
 
     n, k = value.shape
@@ -69,8 +69,8 @@ def _tensors(place: str, packed: Packed, value: AnyArray, packing: Packing) -> d
         return {f"{place}.weight": codes, f"{place}.weight_scale": scales}
     if k % packing.grid.block:
         raise Unsupported(
-            f"{place} has rows of {k} values, no multiple of the groups of {packing.grid.block}; choose other groups "
-            "(--group), or --weights fp8"
+            f"{place} has rows of {k} values, which is not a multiple of the group size {packing.grid.block}; choose "
+            "another group size (--group), or --weights fp8"
         )
     words = np.ascontiguousarray(packed.values.reshape(n, -1)).view("<i4")
     return {

@@ -1,4 +1,4 @@
-"""Weight formats of a file by part of the model: token table, head, attention, feed-forward, and the rest."""
+"""Weight formats of a file by part of the model: token table, head, attention, feed-forward and others."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def groups_of_gguf(path: Path) -> list[LayerGroup]:
 
 
 def groups_of_compressed(path: Path) -> list[LayerGroup]:
-    """The groups of a file of compressed-tensors, whose scales belong to their matrices."""
+    """The groups of a compressed-tensors file; the size of a matrix includes its scales."""
     from safetensors import safe_open
 
     found = []
@@ -129,7 +129,7 @@ def _grouped(stored: Iterable[_Stored], *, tied: str | None) -> Iterator[LayerGr
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Numbers as text, with ranges.
+    """Lists numbers as text, with consecutive ones written as ranges.
 
     >>> ranges([0, 1, 2, 5])
     '0-2, 5'

@@ -1,11 +1,17 @@
-"""Converts decoders to ``.tflite`` files, as a program in the environment of ``core/environments.py``.
+"""Program that converts decoders to ``.tflite`` files; runs in the environment ``litert`` (``core/environments.py``).
 
-A file has the signatures ``decode`` of one token and ``prefill`` of ``PASS`` tokens (fewer if the model has fewer
-positions). Both take ``tokens`` (1, T), their ``positions`` (T,), ``mask`` (1, 1, S), which is 0 at filled positions of
-the cache and ``HIDDEN`` at others, and the cache of each layer, ``cache_k0`` (K, H, S) and ``cache_v0`` (K, S, H), of
-one KV head (H, S) and (S, H); ``prefill`` also ``last`` (1,), the number of the last token that counts. They give the
-``logits`` (1, V) after it, and what belongs into the cache, ``k0`` (K, H, T) and ``v0`` (K, T, H). No other shape
-depends on S, so that a runtime may resize the cache; in the file it has ``max_tokens`` positions.
+A file has two signatures: ``decode`` for one token, and ``prefill`` for ``PASS`` tokens (fewer if the model has fewer
+positions). Both take these inputs:
+
+- ``tokens`` (1, T) and their ``positions`` (T,).
+- ``mask`` (1, 1, S), which is 0 at filled positions of the cache and ``HIDDEN`` at others.
+- The cache of each layer: for layer 0, ``cache_k0`` (K, H, S) and ``cache_v0`` (K, S, H). With one KV head, the shapes
+  are (H, S) and (S, H).
+
+``prefill`` also takes ``last`` (1,), the index of the last token that is not padding. Both return the ``logits`` (1, V)
+of the last token that is not padding, and each layer's new keys, ``k0`` (K, H, T), and values, ``v0`` (K, T, H), which
+the caller writes to the cache. Only the shapes of mask and cache depend on S, so that a runtime may resize the cache;
+in the file, S is ``max_tokens``.
 
 Axes: T new tokens, S cached positions, D model width, N query heads, K KV heads, G query heads of a KV head, H head
 size, V vocabulary.
@@ -35,7 +41,7 @@ from chipwise.errors import MeasurementError
 
 PASS = 32  # tokens of a prompt in one pass
 HIDDEN = -1e9  # added to the scores of positions that are not seen
-LEAST = 2.0**-14  # the least scale of a block that FP16 holds in full
+LEAST = 2.0**-14  # smallest scale of a block that FP16 stores with full precision
 FACTS = "chipwise"  # the name of the file's metadata, JSON
 
 
@@ -45,12 +51,12 @@ class Stateless(Decoder):
     def forward(
         self, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Mapping[str, Tensor], last: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """The outputs of a signature; see above."""
+        """Returns the outputs of a signature, which the module's docstring describes."""
         count, made = tokens.shape[1], dict[str, Tensor]()
         later_TT = torch.full((count, count), HIDDEN).triu(1)
 
         def attend(number: int, q_1TNH: Tensor, k_1TKH: Tensor, v_1TKH: Tensor) -> Tensor:
-            """One softmax over the scores of cached positions and those of new ones."""
+            """Computes attention with one softmax over the scores of cached and new positions."""
             size, kv_heads = k_1TKH.shape[3], k_1TKH.shape[2]
             k, v = k_1TKH[0].permute(1, 2, 0), v_1TKH[0].transpose(0, 1)
             made[f"k{number}"], made[f"v{number}"] = k, v
@@ -71,7 +77,7 @@ class Stateless(Decoder):
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:
-    """The product of ``x`` (K, n, k) and ``y`` (K, k, m), or (k, m) of one KV head, which is not reshaped."""
+    """Multiplies ``x`` (K, n, k) by ``y`` (K, k, m); with one KV head ``y`` is (k, m) and is not reshaped."""
     return torch.bmm(x, y) if y.ndim == 3 else (x[0] @ y)[None]
 
 
@@ -89,7 +95,7 @@ def inputs(decoder: Decoder, count: int) -> dict[str, object]:
 
 
 def digest(values: bytes) -> str:
-    """What a matrix is known by in the file, whose names are the converter's."""
+    """Returns a hash by which a matrix is found in the file, because the converter renames matrices."""
     return sha256(values).hexdigest()
 
 
@@ -99,14 +105,15 @@ class Narrow:
 
     form: str
     scales: AnyArray  # (n, blocks)
-    integers_at: int  # its buffer
-    scales_at: int = 0  # the buffer of scales of blocks
+    integers_at: int  # number of the buffer with the integers
+    scales_at: int = 0  # number of the buffer with the scales of blocks
 
 
 def narrow(file: tflite.ModelT, matrices: Mapping[str, tuple[str, str, AnyArray]]) -> None:
-    """Stores the matrices of these digests as integers, given their name, format and scales (n, blocks).
+    """Stores matrices as integers; ``matrices`` maps digests to name, format and scales (n, blocks).
 
-    Their inputs are rounded to int8 as they come, with one scale and zero for each position.
+    When the model runs, the activations that these matrices multiply are rounded to int8, with one scale and one zero
+    point for each position.
 
     Raises:
         MeasurementError: The converter has changed a matrix.
@@ -118,7 +125,9 @@ def narrow(file: tflite.ModelT, matrices: Mapping[str, tuple[str, str, AnyArray]
             held[place] = narrowed(file, np.frombuffer(values, np.float32), *matrices[key][1:])
             found.add(key)
     if changed := [name for key, (name, *_) in matrices.items() if key not in found]:
-        raise MeasurementError(f"the converter has changed {changed[0]}, so that it is not known by its integers")
+        raise MeasurementError(
+            f"the converter has changed the values of {changed[0]}, so its integers cannot be stored"
+        )
     for graph in file.subgraphs:
         for op in graph.operators:
             product = file.operatorCodes[op.opcodeIndex].builtinCode == tflite.BuiltinOperator.FULLY_CONNECTED
@@ -132,7 +141,7 @@ def narrow(file: tflite.ModelT, matrices: Mapping[str, tuple[str, str, AnyArray]
 
 
 def narrowed(file: tflite.ModelT, values: AnyArray, form: str, scales: AnyArray) -> Narrow:
-    """Adds the integers of a matrix, and in int4 the scales, to the 8 significant bits that XNNPACK keeps."""
+    """Adds buffers with a matrix's integers and, for int4, its scales, rounded to XNNPACK's 8 significant bits."""
     integers = np.rint(values.reshape(*scales.shape, -1) / scales[..., None]).astype(np.int8)
     if form == "int8":
         return Narrow(form, scales, stored(file, integers))
@@ -143,7 +152,7 @@ def narrowed(file: tflite.ModelT, values: AnyArray, form: str, scales: AnyArray)
 
 
 def stored(file: tflite.ModelT, values: AnyArray) -> int:
-    """The number of a new buffer with these values."""
+    """Adds a buffer with these values; returns the buffer's index."""
     buffer = tflite.BufferT()
     buffer.data = np.frombuffer(values.tobytes(), np.uint8)
     file.buffers.append(buffer)
@@ -151,7 +160,7 @@ def stored(file: tflite.ModelT, values: AnyArray) -> int:
 
 
 def added(graph: tflite.SubGraphT, wide: tflite.TensorT, held: Narrow) -> int:
-    """The number of a new tensor in place of ``wide``."""
+    """Adds the integer tensor that replaces ``wide``; returns the new tensor's index."""
     how = tflite.QuantizationParametersT()
     if held.form == "int8":
         how.scale, how.zeroPoint = held.scales.reshape(-1), np.zeros(len(held.scales), np.int64)
@@ -166,7 +175,7 @@ def added(graph: tflite.SubGraphT, wide: tflite.TensorT, held: Narrow) -> int:
 
 
 def tensor(graph: tflite.SubGraphT, name: bytes, shape: Iterable[int], kind: str, buffer: int) -> int:
-    """The number of a new tensor."""
+    """Adds a tensor; returns its index."""
     made = tflite.TensorT()
     made.name, made.shape, made.buffer, made.type = name, list(shape), buffer, getattr(tflite.TensorType, kind)
     graph.tensors.append(made)
@@ -174,7 +183,7 @@ def tensor(graph: tflite.SubGraphT, name: bytes, shape: Iterable[int], kind: str
 
 
 def write(job: Message, report: Report) -> Message:
-    """Converts the file that ``torch_serving.export`` wrote."""
+    """Converts a file that ``torch_serving.export`` wrote."""
     model, _ = load(job["weights"])
     decoder, formats = Stateless(model).eval(), job["formats"]
     converter = litert_torch.Converter()

@@ -35,7 +35,7 @@ SCHEMA = "chipwise.onnx/1"
 OPSET, IR_VERSION = 18, 9
 LARGEST_BYTES = 2**31 - 1 - 2**20  # largest weights in one file: protobuf's limit, less 1 MiB for the graph
 EXTERNAL_FROM_BYTES = 1024  # smaller tensors stay in the graph, because shape inference needs some of them
-ALIGNMENT = 4096  # of tensors in the external file, which runtimes map page by page
+ALIGNMENT = 4096  # bytes; tensors in the external file start at multiples of a page, because runtimes map the file
 
 
 def export(
@@ -58,8 +58,9 @@ def export(
 
     Raises:
         SpecError: A weight is missing or has the wrong shape.
-        Unsupported: The design's weight format or one of its blocks has no graph, or its weights exceed one file.
-        StorageError: The disk refused.
+        Unsupported: The design's weight format or one of its blocks cannot be written as ONNX, or its weights exceed
+            one file.
+        StorageError: The disk is full or refuses the file.
     """
     if not external_data:
         check_size(design)
@@ -114,7 +115,7 @@ def check_size(design: Design) -> None:
 
 
 def stored_bytes(design: Design) -> float:
-    """Bytes of all weights as the file stores them, scales of narrow formats left out."""
+    """Bytes of all weights as the file stores them, without the scales of narrow formats."""
     shapes = weight_shapes(design.arch)
     total = sum(math.prod(shape) * dtype_of(design.format_of(name)).size_bytes for name, shape in shapes.items())
     if design.arch.tie_embeddings and design.formats.head != "fp32":  # the head is stored separately
@@ -137,8 +138,9 @@ def _model(graph: GraphBuilder, design: Design, facts: Mapping[str, object], **o
 def metadata(design: Design, logits: Logits) -> dict[str, object]:
     """The metadata of the file, as JSON values.
 
-    ``kv`` lists number, heads and head size of each layer with a KV cache. ``conv``, if there are convolutions, lists
-    each one's state name, channels and number of stored inputs.
+    ``kv`` has an entry for each layer with a KV cache: the layer's index, number of KV heads and head size. If there
+    are convolutions, ``conv`` has an entry for each: the name of its state, its number of channels, and how many past
+    inputs the state stores.
     """
     arch = design.arch
     taps = {
@@ -165,7 +167,9 @@ def metadata(design: Design, logits: Logits) -> dict[str, object]:
 
 
 def random_weights(arch: ArchSpec, *, seed: int) -> dict[str, npt.NDArray[np.float32]]:
-    """Random weights as at initialisation (normal with 1/√fan-in), for measurements that do not depend on training.
+    """Random weights for measurements that do not depend on training.
+
+    They are normal with standard deviation 1/√fan-in, or 0.1 for short convolutions. Norm weights are 1, biases 0.
 
     Raises:
         Unsupported: chipwise cannot build the model.

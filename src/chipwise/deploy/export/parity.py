@@ -29,7 +29,7 @@ Weights = Mapping[str, AnyArray]
 NAMES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", **TITLES}
 ORIGINAL, STORED = "the original weights", "the weights as stored"
 PROMPT, STEPS = 16, 32  # tokens of a compared prompt, and the decode steps after it
-FEW_STEPS = 3  # where one reply of llama.cpp's server takes seconds
+FEW_STEPS = 3  # decode steps if one reply of llama.cpp's server takes seconds
 LARGE_VOCABULARY = 20_000
 TEXT = (
     "The old library stood at the corner of the market square. Every morning the librarian opened its heavy doors and "
@@ -51,27 +51,27 @@ class Parity:
     mean: float
     largest: float  # largest of torch's outputs, to judge the differences by
     same_choice: float | None = None  # share of positions with the same most probable token or class
-    decode_steps: int | None = None  # after a prompt, each by one call of the runtime; None: one pass
-    perplexity_change: float | None = None  # relative, over the text that the steps read
+    decode_steps: int | None = None  # steps after a prompt, each one call of the runtime; None if one pass is compared
+    perplexity_change: float | None = None  # relative change over the text that the steps read
 
     def text(self) -> str:
         """One sentence with the differences."""
         share = None if self.same_choice is None else units.show(self.same_choice, "share")
-        same = "" if share is None else f"; the same first choice in {share}"
+        same = "" if share is None else f"; the most likely token or class is the same in {share} of positions"
         who = f"{self.runtime} {self.version} against torch with {self.against}"
         return (
-            f"{who}: {self.values:,} {self.outputs} differ by at most {self.greatest:.2g}, on average {self.mean:.2g}, "
-            f"where the largest is {self.largest:.3g}{same}{self._steps()}"
+            f"{who}: {self.values:,} {self.outputs} differ by at most {self.greatest:.2g} and on average "
+            f"by {self.mean:.2g}; the largest of torch's is {self.largest:.3g}{same}{self._steps()}"
         )
 
     def _steps(self) -> str:
         change = self.perplexity_change
-        changed = "" if change is None else f"; perplexity {100 * change:+.2g} %"
-        return "" if self.decode_steps is None else f"; a prompt and {self.decode_steps} decode steps{changed}"
+        changed = "" if change is None else f"; perplexity changes by {100 * change:+.2g} %"
+        return "" if self.decode_steps is None else f"; input: a prompt and {self.decode_steps} decode steps{changed}"
 
 
 def stepped(found: AnyArray, wanted: AnyArray, ids: AnyArray, **told: str) -> Parity:
-    """Differences between logits (steps + 1, vocab) after a prompt and each of the tokens ``ids`` that follow it."""
+    """Compares two arrays of logits (steps + 1, vocab): after a prompt, and after each of the next tokens ``ids``."""
     steps = len(ids)
     rows, change = np.arange(steps), None
     if steps:
@@ -105,10 +105,10 @@ def compared(found: AnyArray, wanted: AnyArray, *, runtime: str, version: str, a
 
 
 def tokens_of(tokenizer: Path) -> list[int]:
-    """The tokens of a short English text under a ``tokenizer.json``.
+    """Encodes a short English text with a ``tokenizer.json``.
 
     Raises:
-        SpecError: It is not a tokenizer.
+        SpecError: The file is not a tokenizer.
     """
     from tokenizers import Tokenizer
 
@@ -135,7 +135,7 @@ def tensors(inputs: Sequence[AnyArray]) -> list[Tensor]:
 
 
 def in_torch(arch: ArchSpec, weights: Weights, inputs: Sequence[AnyArray]) -> AnyArray:
-    """Outputs of chipwise's torch module: logits of every position, or another kind's outputs."""
+    """Outputs of chipwise's torch module: a decoder's logits of every position, or another model's outputs."""
     import torch
 
     with torch.no_grad():
@@ -144,7 +144,10 @@ def in_torch(arch: ArchSpec, weights: Weights, inputs: Sequence[AnyArray]) -> An
 
 
 def answers(session: Session, inputs: Sequence[AnyArray], steps: int) -> AnyArray:
-    """Logits (steps + 1, vocab) after a prompt and each of the last ``steps`` tokens, or the outputs of one pass."""
+    """A decoder's logits after a prompt and after each of the last ``steps`` tokens, or another model's outputs.
+
+    Logits are of shape (steps + 1, vocab).
+    """
     if hasattr(session, "answer"):
         found: AnyArray = session.answer(*inputs)
         return found
@@ -156,7 +159,7 @@ def answers(session: Session, inputs: Sequence[AnyArray], steps: int) -> AnyArra
 
 
 def transformers_answers(folder: Path, arch: ArchSpec, inputs: Sequence[AnyArray], steps: int) -> AnyArray:
-    """As :func:`answers`, by transformers from a Hugging Face folder (with its own modelling file if any).
+    """Like :func:`answers`, but computed by transformers from a Hugging Face folder (with its modelling file if any).
 
     Raises:
         Unsupported: transformers lacks a package for this folder.
@@ -200,14 +203,14 @@ def transformers_parity(folder: Path, arch: ArchSpec, weights: Weights, tokens: 
 
 
 def _steps_of(inputs: Sequence[AnyArray]) -> int:
-    """Decode steps of a comparison whose tokens (1, tokens) are given; the others are its prompt."""
+    """Returns how many of the given tokens (1, tokens) are decode steps of a comparison; the others are its prompt."""
     return min(STEPS, int(inputs[0].shape[1]) - 1)
 
 
 def onnx_parity(
     path: Path, arch: ArchSpec, weights: Weights, tokens: Sequence[int] | None = None, *, runtime: str = "onnxruntime"
 ) -> Parity:
-    """Compares a file with torch, run on one thread by ONNX Runtime or another runtime of the table."""
+    """Runs a file on one thread in ONNX Runtime or another of ``RUNTIMES``; compares its outputs with torch's."""
     opener = RUNTIMES.load(runtime)()
     inputs, form = sample_inputs(arch, tokens), form_of(arch)
     wanted, length = in_torch(arch, weights, inputs), inputs[0].shape[1]
@@ -223,7 +226,7 @@ def onnx_parity(
 
 
 def gguf_parity(path: Path, design: Design, weights: Weights) -> tuple[list[Parity], str]:
-    """Compares a GGUF file and its tokenizer, run by llama.cpp, with torch, and generates a text.
+    """Runs a GGUF file with its tokenizer in llama.cpp: compares its outputs with torch's, and generates a text.
 
     Log probabilities are compared, because llama.cpp's server does not return logits. Keys and values are stored in
     FP32.

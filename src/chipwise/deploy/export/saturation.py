@@ -1,4 +1,7 @@
-"""Checks ONNX files for int8 products that saturate on some processors; other exporters may write such files."""
+"""Checks ONNX files for int8 matrix products and convolutions that saturate on some processors.
+
+Other exporters may write such files.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,12 @@ from onnx import TensorProto, numpy_helper
 
 from chipwise.model.blocks.quantize import MOST_INT8
 
-PRODUCTS = {"ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat"}  # weights come second
+# Operators whose second input is the weights.
+PRODUCTS = {"ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat"}
 
 
 def saturates(path: Path) -> bool:
-    """Whether a stored int8 weight is so large that two products with uint8 activations exceed 16 bits."""
+    """Whether a stored int8 weight is so large that the sum of two products with uint8 values exceeds 16 bits."""
     graph = onnx.load(str(path)).graph
     stored = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == TensorProto.INT8}
     weights = {node.input[1] for node in graph.node if node.op_type in PRODUCTS} & set(stored)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from chipwise.core.arrays import Float32Array
 from chipwise.core.files import read_mapping, write_json
-from chipwise.deploy.export import converted, coreml, executorch, litert
+from chipwise.deploy.export import converted
 from chipwise.deploy.export.gguf import export as export_gguf
 from chipwise.deploy.export.gguf import layout
 from chipwise.deploy.export.gguf_read import GgufFile, read_weights
@@ -108,7 +108,7 @@ def check_held(arch: ArchSpec, kind: str) -> None:
     """Checks that the file format ``kind`` can represent all blocks of a model.
 
     Raises:
-        Unsupported: It cannot; the message names the block and formats that can.
+        Unsupported: The format cannot; the message names the block and the formats that can.
     """
     if kind in (possible := holding(arch)):
         return
@@ -141,7 +141,7 @@ def write_gguf(source: Source, design: Design, folder: Path, packing: Packing = 
 
 
 def write_onnx(source: Source, design: Design, folder: Path, packing: Packing = NEAREST) -> tuple[list[str], list[str]]:
-    """Writes ``model.onnx`` with the tokenizer and the folder's files about inputs and outputs."""
+    """Writes ``model.onnx`` and the tokenizer; copies the source folder's files that describe inputs and outputs."""
     from chipwise.deploy.export.onnx import export
 
     export(design, source.weights, folder / "model.onnx", packing=packing, external_data=True)
@@ -149,69 +149,65 @@ def write_onnx(source: Source, design: Design, folder: Path, packing: Packing = 
     return _with_tokenizer(source, folder, [name for name in names if (folder / name).is_file()])
 
 
-def write_executorch(
-    source: Source, design: Design, folder: Path, packing: Packing = NEAREST
+def write_converted(
+    source: Source, design: Design, folder: Path, packing: Packing = NEAREST, *, kind: str
 ) -> tuple[list[str], list[str]]:
-    """Writes ``model.pte`` with the tokenizer and the folder's files about inputs and outputs."""
-    executorch.export(design, source.weights, folder / "model.pte", packing=packing)
-    return _with_tokenizer(source, folder, ["model.pte"])
-
-
-def write_litert(
-    source: Source, design: Design, folder: Path, packing: Packing = NEAREST
-) -> tuple[list[str], list[str]]:
-    """Writes ``model.tflite`` with the tokenizer and the folder's files about inputs and outputs."""
-    litert.export(design, source.weights, folder / "model.tflite", packing=packing)
-    return _with_tokenizer(source, folder, ["model.tflite"])
-
-
-def write_coreml(
-    source: Source, design: Design, folder: Path, packing: Packing = NEAREST
-) -> tuple[list[str], list[str]]:
-    """Writes the package ``model.mlpackage`` with the tokenizer and the folder's files about inputs and outputs."""
-    coreml.export(design, source.weights, folder / coreml.PACKAGE, packing=packing)
-    return _with_tokenizer(source, folder, coreml.files(folder))
+    """Converts the model with ``converted.py``; adds the same files as :func:`write_onnx`."""
+    target = folder / converted.FILES[kind]
+    converted.convert(design, source.weights, target, kind=kind, packing=packing)
+    paths = target.rglob("*") if target.is_dir() else [target]
+    names = sorted(path.relative_to(folder).as_posix() for path in paths if path.is_file())
+    return _with_tokenizer(source, folder, names)
 
 
 def _with_tokenizer(source: Source, folder: Path, names: list[str]) -> tuple[list[str], list[str]]:
-    """The names and those of the files about text, inputs and outputs, which it adds; and remarks on the tokenizer."""
-    extra, notes = dict(_beside(source)), []
-    arch, tokenizer = source.arch, source.tokenizer
+    """Adds the tokenizer and the source's files that describe inputs and outputs.
+
+    Returns:
+        ``names`` and the names of the added files, and remarks on the tokenizer.
+    """
+    extra, arch, tokenizer = _beside(source), source.arch, source.tokenizer
+    notes: list[str] = []
     if isinstance(tokenizer, Path):
         extra |= read_tokenizer(tokenizer, max_tokens=arch.max_tokens, encoder=form_of(arch).gives == "mean").files
     elif tokenizer is not None:
-        try:
-            held = hugging_face_files(tokenizer, max_tokens=arch.max_tokens)
-            extra |= {name: json.dumps(data).encode() for name, data in held.items()}
-        except Unsupported as error:
-            notes.append(f"no tokenizer in the folder: {source.path}: {error}")
+        held, notes = _converted_tokenizer(source.path, tokenizer, arch)
+        extra |= {name: json.dumps(data).encode() for name, data in held.items()}
     for name, content in extra.items():
         (folder / name).write_bytes(content)
     return [*names, *extra], notes
 
 
 def write_hf(source: Source, design: Design, folder: Path, packing: Packing = NEAREST) -> tuple[list[str], list[str]]:
-    """Writes a Hugging Face folder to an empty folder, with the source's files about inputs, outputs and text."""
+    """Writes a Hugging Face folder with the tokenizer and the source's files that describe inputs and outputs.
+
+    The folder must be empty.
+    """
     notes: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer = source.tokenizer
         if isinstance(tokenizer, GgufTokenizer):
-            try:
-                files = hugging_face_files(tokenizer, max_tokens=design.arch.max_tokens)
-            except Unsupported as error:
-                notes.append(f"no tokenizer in the folder: {source.path}: {error}")
-                tokenizer = None
-            else:
-                for name, data in files.items():
-                    write_json(Path(scratch) / name, data)
-                tokenizer = Path(scratch) / TOKENIZER
-        save_pretrained(design.arch, source.weights, tokenizer, folder, dict(_beside(source)))
+            files, notes = _converted_tokenizer(source.path, tokenizer, design.arch)
+            for name, data in files.items():
+                write_json(Path(scratch) / name, data)
+            tokenizer = Path(scratch) / TOKENIZER if files else None
+        save_pretrained(design.arch, source.weights, tokenizer, folder, _beside(source))
     if source.path.is_dir():
         held = read_mapping(source.path / "config.json")
         labels = {name: held[name] for name in _LABELS if name in held}
         if labels:
             write_json(folder / "config.json", read_mapping(folder / "config.json") | labels)
     return sorted(path.name for path in folder.iterdir()), notes
+
+
+def _converted_tokenizer(
+    path: Path, tokenizer: GgufTokenizer, arch: ArchSpec
+) -> tuple[Mapping[str, object], list[str]]:
+    """A GGUF file's tokenizer as files of a Hugging Face folder, by name; if it cannot be converted, a remark."""
+    try:
+        return hugging_face_files(tokenizer, max_tokens=arch.max_tokens), []
+    except Unsupported as error:
+        return {}, [f"no tokenizer in the folder: {path}: {error}"]
 
 
 def _beside(source: Source) -> dict[str, bytes]:

@@ -32,10 +32,10 @@ class TokenizerFiles:
     """The files of a folder with this tokenizer, and its special tokens."""
 
     files: Mapping[str, bytes]  # contents by file name
-    config_ids: Mapping[str, Any]  # special tokens for config.json: an id each, or several if any of them ends a text
+    config_ids: Mapping[str, Any]  # special tokens for config.json: one id each, or a list if several tokens end a text
     roles: Mapping[str, int]  # ids of bos, eos and pad, if known
     adds_bos: bool  # whether a prompt begins with bos
-    adds_eos: bool  # whether it ends with eos
+    adds_eos: bool  # whether a prompt ends with eos
     chat_template: str | None
 
 
@@ -87,7 +87,7 @@ def read_tokenizer(path: Path, *, max_tokens: int, encoder: bool = False) -> Tok
 
 
 def ends_of(path: Path, about: TokenizerFiles) -> frozenset[int]:
-    """Tokens that end an answer, for the tokenizer at ``path`` that was read as ``about``."""
+    """Returns the tokens that end an answer; ``about`` is the result of reading the tokenizer at ``path``."""
     stated = _optional(path.with_name(GENERATION)).get("eos_token_id")
     ends = stated if stated is not None else about.config_ids.get("eos_token_id", about.roles.get("eos"))
     return frozenset(end for end in (ends if isinstance(ends, list) else [ends]) if isinstance(end, int))
@@ -121,14 +121,14 @@ def added_tokens(data: Mapping[str, Any], *, file: str) -> list[AddedToken]:
 
 
 def _by_name(special: list[str]) -> dict[str, str]:
-    """Special tokens by role; if there is only one, it has all roles, because it separates texts."""
+    """Maps roles to special tokens. If there is only one special token, it separates texts and has all roles."""
     if len(special) == 1:
         return dict.fromkeys(_ROLES, special[0])
     return {role: found for role, names in _NAMES.items() if (found := next((n for n in names if n in special), None))}
 
 
 def _adds(data: Mapping[str, Any], config: Mapping[str, Any], role: str, token: Any) -> bool:
-    """Whether prompts get the token of ``role``: bos before, eos after them."""
+    """Whether the token of ``role`` is added to prompts: ``bos`` before them, ``eos`` after them."""
     stated = config.get(f"add_{role}_token")
     if isinstance(stated, bool):
         return stated

@@ -1,7 +1,8 @@
 """Folders for transformers.js: the Hugging Face config and tokenizer, and an ONNX file with Hugging Face's names.
 
-chipwise's own file takes the lengths of sequences and writes to the cache in place; transformers.js gives a mask over
-all tokens, and each step returns a longer cache. A few nodes compute the lengths from the mask; the others stay.
+chipwise's own file takes the lengths of sequences and writes to the cache in place. transformers.js passes a mask over
+all tokens instead, and expects that each step returns a longer cache. Here a few added nodes compute the lengths from
+the mask; the other nodes are unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.blocks.quantize import NEAREST, Packing
 
 DTYPES = {"fp32": ("fp32", ""), "int8": ("int8", "_int8"), "int4": ("q4", "_q4")}
-"""The name of a weight format in transformers.js, and what it adds to the name of the file."""
+"""For each weight format, its name in transformers.js and the suffix that transformers.js adds to the file's name."""
 _NAMES = {"tokens": "input_ids", "positions": "position_ids"}
 
 
@@ -27,15 +28,15 @@ def write_transformers_js(
     """Writes the folder; returns names of its files and remarks on the tokenizer.
 
     Raises:
-        Unsupported: The layers have several formats, which no name of transformers.js covers, or the weights exceed
-            one file.
+        Unsupported: The layers have different weight formats (transformers.js allows only one), or the weights do not
+            fit into one file.
     """
     import onnx
     from onnx import TensorProto, helper
 
     kinds = set(design.formats.layers)
     if len(kinds) > 1:
-        raise Unsupported(f"transformers.js names one format of all layers, not {design.weights}; use --to onnx")
+        raise Unsupported(f"transformers.js allows one format for all layers, not {design.weights}; use --to onnx")
     dtype, suffix = DTYPES[kinds.pop()]
     with tempfile.TemporaryDirectory() as scratch:
         write_onnx(source, design, Path(scratch), packing)
@@ -53,13 +54,15 @@ def write_transformers_js(
         item.name = names[item.name]
         if item.name.startswith(TEXT_PAST):
             item.type.tensor_type.shape.dim[2].dim_param = "past"
-    outputs = sorted(graph.output, key=lambda item: item.name != "logits")  # first, as in files of others
+    outputs = sorted(graph.output, key=lambda item: item.name != "logits")  # logits come first, as in other files
     del graph.output[:]
     graph.output.extend(outputs)
     for item in graph.output[1:]:
         item.type.tensor_type.shape.dim[2].dim_param = "total"
     for item in (*graph.input, *graph.output):
-        item.type.tensor_type.shape.dim[0].dim_param = "batch_size"  # by this name transformers.js makes an empty cache
+        item.type.tensor_type.shape.dim[
+            0
+        ].dim_param = "batch_size"  # the axis name by which transformers.js makes an empty cache
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
     mask = helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch_size", "total"])
@@ -77,7 +80,7 @@ def write_transformers_js(
     nodes = list(graph.node)
     del graph.node[:]
     graph.node.extend([*steps, *nodes])
-    del model.metadata_props[:]  # chipwise's own names
+    del model.metadata_props[:]  # metadata with chipwise's own names
     (folder / "onnx").mkdir()
     name = f"onnx/model{suffix}.onnx"
     onnx.save(model, str(folder / name))

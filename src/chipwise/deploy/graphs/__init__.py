@@ -1,4 +1,4 @@
-"""Any ONNX graph of a user: its inputs, data for them (made or given), and sessions that run, time and profile it."""
+"""Runs, times and profiles any ONNX graph, on data that the user gives or that is generated for its inputs."""
 
 from typing import TYPE_CHECKING
 

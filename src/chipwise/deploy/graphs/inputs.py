@@ -1,4 +1,4 @@
-"""Inputs of any ONNX graph, and data for them: made by name and type, or given as ``.npz`` files.
+"""Inputs of any ONNX graph, and data for them: generated from names and types, or given as ``.npz`` files.
 
 Arrays are read without pickles.
 """
@@ -23,13 +23,13 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Shapes by input, from texts such as ``x=1,3,48,320``.
+    """Maps inputs to shapes, which are given as texts such as ``x=1,3,48,320``.
 
     >>> parse_shapes(["x=1,3,48,320"])
     {'x': (1, 3, 48, 320)}
 
     Raises:
-        SpecError: A text is something else.
+        SpecError: A text does not have this form.
     """
     found = {}
     for text in texts:
@@ -41,13 +41,13 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def parse_values(texts: Sequence[str]) -> dict[str, float]:
-    """Fixed values by input, from texts such as ``sr=16000``.
+    """Maps inputs to fixed values, which are given as texts such as ``sr=16000``.
 
     >>> parse_values(["sr=16000"])
     {'sr': 16000.0}
 
     Raises:
-        SpecError: A text is something else.
+        SpecError: A text does not have this form.
     """
     found = {}
     for text in texts:
@@ -64,10 +64,11 @@ def made_feed(
 ) -> Feed:
     """Random data: numbers from a normal distribution, indices within their tables, masks of ones.
 
-    An open first axis, the batch, is 1 unless ``shapes`` has it; other open axes must be given.
+    An open (dynamic) first axis is the batch; its size is 1 unless ``shapes`` gives another one. ``shapes`` must give
+    the sizes of all other open axes.
 
     Raises:
-        UnknownName: ``shapes`` or ``values`` names no input.
+        UnknownName: A name in ``shapes`` or ``values`` is not an input.
         SpecError: An axis is open, or a shape contradicts the graph.
     """
     check_names(path, inputs, [*shapes, *values])
@@ -87,7 +88,8 @@ def _made(
     if any(isinstance(size, str) for size in sizes):
         example = ",".join("…" if isinstance(size, str) else str(size) for size in sizes)
         raise SpecError(
-            f"its input {item.name!r} has shape {item.said()}; give its open axes with --shape {item.name}={example}",
+            f"its input {item.name!r} has shape {item.said()}; give sizes for its open (dynamic) axes with --shape "
+            f"{item.name}={example}",
             file=str(path),
         )
     whole = tuple(map(int, sizes))
@@ -103,10 +105,10 @@ def _made(
 
 
 def with_shapes(path: str | Path, inputs: Sequence[GraphInput], shapes: Shapes) -> tuple[GraphInput, ...]:
-    """The inputs with the open axes of ``shapes`` fixed, and axes of other inputs that have the same names.
+    """Returns the inputs with open axes fixed as in ``shapes``; axes with the same names in other inputs are fixed too.
 
     Raises:
-        UnknownName: ``shapes`` names no input.
+        UnknownName: A name in ``shapes`` is not an input.
         SpecError: A shape contradicts the graph.
     """
     check_names(path, inputs, list(shapes))
@@ -128,7 +130,7 @@ def check_names(path: str | Path, inputs: Sequence[GraphInput], names: Sequence[
     """Checks that ``names`` are inputs.
 
     Raises:
-        UnknownName: One is not.
+        UnknownName: A name is not an input.
     """
     known = [item.name for item in inputs]
     for name in names:
@@ -137,10 +139,10 @@ def check_names(path: str | Path, inputs: Sequence[GraphInput], names: Sequence[
 
 
 def read_arrays(path: str | Path) -> Feed:
-    """The arrays of a ``.npz`` file; for a folder, those of all its ``.npz`` files, numbered: ``3/x``.
+    """The arrays of a ``.npz`` file; for a folder, those of all its ``.npz`` files, with numbered names: ``3/x``.
 
     Raises:
-        SpecError: There is no such file, it is no ``.npz`` file, it holds Python objects, or it is empty.
+        SpecError: There is no such file, it is not a ``.npz`` file, it holds Python objects, or it is empty.
     """
     folder = Path(path)
     if folder.is_dir():
@@ -171,11 +173,11 @@ def write_arrays(path: str | Path, arrays: Feed) -> None:
 
 
 def given_feed(path: str | Path, inputs: Sequence[GraphInput], data: str | Path, values: Mapping[str, float]) -> Feed:
-    """One feed from the ``.npz`` file ``data``; ``values`` fill whole inputs that the file lacks.
+    """One feed from the ``.npz`` file ``data``. An input that the file lacks is filled with its number in ``values``.
 
     Raises:
         SpecError: The data lack an input, or an array has another type or shape.
-        UnknownName: An array is no input.
+        UnknownName: An array is not an input.
     """
     arrays = read_arrays(data)
     check_names(path, inputs, [*arrays, *values])
@@ -191,10 +193,10 @@ def _given(item: GraphInput, arrays: Feed, values: Mapping[str, float], data: st
 
 
 def checked(item: GraphInput, array: AnyArray, data: str | Path) -> AnyArray:
-    """``array`` for an input, if it has its type and shape.
+    """Returns ``array`` if it has the type and the shape of the input ``item``.
 
     Raises:
-        SpecError: It has another one, or is not finite.
+        SpecError: The type or the shape differs, or a value is not finite.
     """
     if array.dtype != item.dtype:
         raise SpecError(f"{item.name!r} must be {item.dtype}, not {array.dtype}", file=str(data))
@@ -207,7 +209,7 @@ def checked(item: GraphInput, array: AnyArray, data: str | Path) -> AnyArray:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Feeds of a graph, and further arrays for a metric, such as labels, each with a row for every sample."""
+    """One feed of a graph for each sample, and arrays for a metric, such as labels, with one row for each sample."""
 
     feeds: Sequence[Feed]
     extra: Feed
@@ -223,13 +225,13 @@ def samples_of(
 ) -> Samples:
     """Splits ``data`` into samples.
 
-    An array with one axis more than its input holds samples along its first axis; so does one of the input's own rank
-    whose first axis is a batch (1 or open). In a folder, each ``.npz`` file is one sample, in the input's own shape.
-    Arrays that are no inputs are for the metric.
+    If an array has one axis more than its input, the samples are along the array's first axis. If both have the same
+    number of axes, the samples are along the first axis, too; in the input, this axis must be a batch (1 or open). In a
+    folder, each ``.npz`` file is one sample, in the input's own shape. Arrays that are not inputs are for the metric.
 
     Raises:
         SpecError: An array has another type or shape, or the numbers of samples differ.
-        UnknownName: An array is no input and ``with_extra`` is false.
+        UnknownName: An array is not an input, and ``with_extra`` is false.
     """
     arrays = read_arrays(data)
     if Path(data).is_dir():
@@ -281,7 +283,7 @@ def check_samples(samples: Samples, least: int, data: str | Path) -> None:
     """Checks that there are at least ``least`` samples.
 
     Raises:
-        InputError: There are fewer.
+        InputError: There are fewer samples.
     """
     if len(samples.feeds) < least:
         raise InputError(f"{data}: holds {len(samples.feeds)} samples; at least {least} are needed")

@@ -29,7 +29,7 @@ class Module(Protocol):
     training: bool
 
     def forward(self, *inputs: object) -> object:
-        """The outputs."""
+        """Returns the module's outputs."""
         ...
 
     def train(self, mode: bool = ...) -> object:
@@ -39,13 +39,13 @@ class Module(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFile:
-    """A model as an ONNX file, with what is still to be given to it.
+    """A model as an ONNX file, with the data, shapes and values that its inputs still need.
 
     Attributes:
         path: The file.
         name: What the user calls the model.
         data: A ``.npz`` file with data for its inputs.
-        shapes: Sizes of open axes of its inputs.
+        shapes: Shapes of inputs that have open (dynamic) axes.
         values: Inputs that are fixed to a value.
     """
 
@@ -62,7 +62,7 @@ def is_module(model: object) -> TypeGuard[str | Module]:
 
 
 def name_of(model: object) -> str:
-    """What the user calls a model: its file or name, or the class of a module."""
+    """The name of a model in messages: its file, the given name, or the class of a module."""
     return str(model) if isinstance(model, str | Path) else type(model).__name__
 
 
@@ -75,13 +75,15 @@ def on_disk(
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, float] | None = None,
 ) -> Iterator[ModelFile]:
-    """The model as a file; what is no file yet is written to a temporary folder.
+    """Yields the model as a file; a module, or data given as arrays, is first written to a temporary folder.
 
     Args:
         model: An ONNX file, a module, or the name of one, which is imported.
-        inputs: A module's examples, by whose shapes it is exported; for a file, and for a module too, a ``.npz`` file.
-        data: A file of data, or arrays by the names of inputs. Default: ``inputs``.
-        shapes: Sizes of open axes of a file's inputs, or the shapes of a module's inputs instead of ``inputs``.
+        inputs: Example inputs. For a module: arrays or a ``.npz`` file; the inputs of the exported file get the shapes
+            of these arrays. For a file: only a ``.npz`` file.
+        data: A file of data, or a mapping from inputs to arrays. Default: ``inputs``.
+        shapes: For a file: shapes of inputs that have open (dynamic) axes. For a module: shapes of its inputs, if
+            ``inputs`` is not given.
         values: Inputs that are fixed to a value.
 
     Raises:
@@ -98,7 +100,10 @@ def on_disk(
             data = feed if data is None and inputs is not None else data
             given = {}
         elif not isinstance(model, str | Path) or not isinstance(inputs, str | Path | None):
-            raise InputError(f"inputs: {model} is a file, so give its data as a .npz file, and shapes for open axes")
+            raise InputError(
+                f"inputs: {model} is a file, so give its inputs as the path of a .npz file, and the sizes of open "
+                "(dynamic) axes as `shapes`"
+            )
         else:
             name, path, fixed = str(model), Path(model), dict(values or {})
             data = inputs if data is None else data

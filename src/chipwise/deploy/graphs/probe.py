@@ -1,4 +1,4 @@
-"""Speeds of this machine as the law for graphs needs them: products, streams of values and calls, in ONNX Runtime."""
+"""Measures this machine for the cost model of graphs: speed of matrix products, memory and calls in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from chipwise.deploy.graphs.sessions import clock_for
 from chipwise.deploy.runtimes.onnx_session import session_options
 from chipwise.predict.graphs.law import Speeds
 
-SIDE, PRODUCTS = 512, 4  # matrices, and how many products follow each other
-VALUES = 2**22  # of the streamed array: more than private caches hold
+SIDE, PRODUCTS = 512, 4  # side of the matrices, and number of consecutive products
+VALUES = 2**22  # in each summed array: more than private caches hold
 CALLS = 200
 ROUNDS = 12
 
 
 def probe(threads: int) -> Speeds:
-    """FLOP/s of matrix products, bytes/s of a sum of two arrays, seconds of a call; each the best of some rounds."""
+    """Measures FLOP/s of matrix products, bytes/s of a sum of arrays, and seconds of a call, each in its best round."""
     square = np.full((SIDE, SIDE), 1e-3, np.float32)
     products = _least_s(["MatMul"] * PRODUCTS, square, square, threads)
     values = np.ones(VALUES, np.float32)
@@ -32,7 +32,10 @@ def probe(threads: int) -> Speeds:
 
 
 def _least_s(operators: list[str], first: np.ndarray, second: np.ndarray, threads: int) -> float:
-    """Least seconds of a chain of operators, each on the result before and ``second``."""
+    """Returns the shortest time of a chain of operators, in seconds.
+
+    The first operator is applied to ``first`` and ``second``, each later one to the previous result and ``second``.
+    """
     shape = list(first.shape)
     names = ["x", *(f"y{i}" for i in range(len(operators)))]
     nodes = [

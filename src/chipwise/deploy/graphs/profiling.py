@@ -1,4 +1,4 @@
-"""The profiling process: operators of an ONNX graph by time, and what fusions and grouped products are worth.
+"""The profiling process: times an ONNX graph's operators, and measures what fusions and grouped matrix products save.
 
 ``python -m chipwise.deploy.graphs.profiling`` reads a request from stdin and writes one reply to stdout.
 """
@@ -32,7 +32,7 @@ def profile(
     passes: int = 20,
     external: str | None = None,
 ) -> list[dict[str, object]]:
-    """Operators by time as the runtime runs them after its fusions: name, type, median seconds, shapes in and out."""
+    """Operators as the runtime runs them, slowest first: name, type, median seconds, shapes of inputs and outputs."""
     session = opened(path, threads=threads, profile_to=str(folder / "profile"), fused=fused, external=external)
     for _ in range(passes + SETTLED):
         session.run(None, feed)
@@ -53,9 +53,10 @@ def profile(
 
 
 def fusions(request: Message, feed: Feed, fused: int) -> Message:
-    """What the runtime's fusions and grouped products are worth: passes with and without them, timed in turns.
+    """Alternates passes with and without the runtime's fusions, then with and without grouped products, and times them.
 
-    ``fused`` is the number of operators with both. Grouped products are timed one by one if the graph has some.
+    ``fused`` is the number of operators that the runtime runs for the unchanged graph, with its fusions. If the graph
+    has no grouped products (:mod:`.separate` says which operators these are), only the fusions are measured.
     """
     path, threads, external = request["model"], request["threads"], request.get("external")
     folder = Path(request["folder"])
@@ -79,10 +80,10 @@ def fusions(request: Message, feed: Feed, fused: int) -> Message:
 def slower(
     first: Callable[[], Session], second: Callable[[], Session], feed: Feed, threads: int
 ) -> tuple[list[float], list[float]]:
-    """Median seconds of a pass of both, and how many times as long the second one takes with its 90 % interval.
+    """Returns both sessions' median seconds of a pass, and the ratio second / first with its 90 % interval.
 
-    Where a session's arrays lie changes its times by some per cent, so ``SESSIONS`` pairs are opened anew. The interval
-    is Student's of the logarithms of their ratios.
+    The memory addresses of a session's arrays change its times by some per cent, so both sessions are opened
+    ``SESSIONS`` times. The interval is Student's, from the logarithms of the ratios.
     """
     pairs = []
     for _ in range(SESSIONS):
@@ -95,7 +96,7 @@ def slower(
 
 
 def profiled(request: Message) -> Message:
-    """Operators, and times of passes and worth of fusions if they are wanted, of the graph that ``request`` names."""
+    """Profiles the operators of the graph that ``request`` names; times passes and fusions too if requested."""
     feed, folder = read_arrays(request["feed"]), Path(request["folder"])
     path, threads, external = request["model"], request["threads"], request.get("external")
     pass_s = []

@@ -1,4 +1,4 @@
-"""Reads what an ONNX file asks of its user. This executes nothing."""
+"""Reads from an ONNX file, without running it, which inputs the user must give."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from chipwise.model.graphs.graph import GraphInput
 if TYPE_CHECKING:
     import onnx
 
-PASSED_ON = {"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten"}  # indices stay indices behind these
+# Operators whose output is still indices.
+PASSED_ON = {"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten"}
 MOST_ROWS = 2**31
 
 
@@ -36,13 +37,16 @@ def inputs_of(path: str | Path) -> tuple[GraphInput, ...]:
     stored = {tensor.name for tensor in graph.initializer}
     for item in graph.input:
         if item.name not in stored and not item.type.tensor_type.elem_type:
-            raise Unsupported(f"{path}: its input {item.name!r} is no tensor; chipwise runs graphs with tensors alone")
+            raise Unsupported(f"{path}: its input {item.name!r} is not a tensor; chipwise only runs graphs on tensors")
     rows = dict(_indexed_rows(graph))
     return tuple(replace(item, rows=rows.get(item.name)) for item in graphs.stated_inputs(graph))
 
 
 def _indexed_rows(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
-    """Inputs that choose rows of stored tables, each with the rows of its smallest table."""
+    """Inputs that hold row indices of stored tables, such as the token ids of an embedding.
+
+    Each comes with the number of rows of the smallest table that it indexes.
+    """
     sizes = {tensor.name: tensor.dims[0] for tensor in graph.initializer if tensor.dims}
     source = {item.name: item.name for item in graph.input}
     least: dict[str, int] = {}
@@ -56,7 +60,7 @@ def _indexed_rows(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
 
 
 def _loaded(path: str | Path) -> onnx.ModelProto:
-    """The graph without weights in other files.
+    """Loads the graph, without weights that are stored in other files.
 
     Raises:
         SpecError: The file is missing or not an ONNX graph.
@@ -102,7 +106,7 @@ def needs_feed(path: str | Path) -> bool:
 def feed_for(
     path: str | Path, shapes: Shapes, values: Mapping[str, float], data: str | Path | None, *, seed: int = 0
 ) -> Feed:
-    """Data for one pass of the ONNX file at ``path``: those of the ``.npz`` file ``data``, else made ones.
+    """Returns data for one pass of the ONNX file at ``path``: from the ``.npz`` file ``data`` if given, else random.
 
     Raises:
         InputError: The file or the data are wrong, or an open axis has no size.

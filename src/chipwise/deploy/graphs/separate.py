@@ -1,7 +1,8 @@
-"""The grouped products of an ONNX graph one by one: what a graph without them would run.
+"""Splits the grouped products of an ONNX graph into single products, to measure what grouping saves.
 
-A product of many experts is one MatMul with a three-dimensional constant, a grouped convolution one Conv. Here each
-becomes a Split, a product for each group, and a Concat. The outputs stay the same.
+A grouped product is a MatMul with a three-dimensional constant (one matrix for each expert), or a Conv with several
+groups. Here each becomes a Split, a product for each group, and a Concat. If every group reads the whole input, there
+is no Split. The outputs stay the same.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-MOST_GROUPS = 64  # depthwise convolutions have hundreds, and no runtime has their products one by one
+MOST_GROUPS = 64  # depthwise convolutions have hundreds of groups, which no runtime computes one by one
 
 
 def write_separate(path: str | Path, out: str | Path) -> int:
-    """Writes the graph at ``path`` to ``out`` with its grouped products one by one, unless it has none.
+    """Splits grouped products of the graph at ``path`` into single ones; writes ``out`` only if there are any.
 
-    Products with weights that are no constants of the file, of more than ``MOST_GROUPS`` groups, or in subgraphs stay
-    as they are.
+    Products in subgraphs, with weights that are not constants of the file, or with more than ``MOST_GROUPS`` groups
+    are not split.
 
     Returns:
         Number of grouped products that were separated.
@@ -71,7 +72,7 @@ def write_separate(path: str | Path, out: str | Path) -> int:
 
 
 def _groups(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> int:
-    """Number of products in the node; 0 if it is no grouped product, or not one that can be separated."""
+    """Number of products in a grouped product; 0 for other nodes, and if the node cannot be separated."""
     groups = 0
     if node.op_type in ("Conv", "MatMul") and all(name in weights for name in node.input[1:]):
         dims = weights[node.input[1]].dims
@@ -83,7 +84,7 @@ def _groups(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> in
 
 
 def _axis(node: onnx.NodeProto, shape: list[int], groups: int) -> int | None:
-    """Axis of the input that is split; 0 if each product reads all of it; None if its shape is not known."""
+    """Axis along which the input is split; 0 if each product reads the whole input; None if the shape does not fit."""
     if node.op_type == "Conv":
         return 1
     if len(shape) == 2:

@@ -1,7 +1,7 @@
 """Sessions of any ONNX graph in ONNX Runtime on the CPU: outputs for given data, and times.
 
-Runs in child processes, because a graph can crash the runtime. Also in the process whose peak memory is that of
-serving, so it imports numpy and the runtime alone.
+This module runs in child processes, because a graph can crash the runtime. The peak memory of one of these processes is
+reported as the memory of serving, so the module imports only numpy and the runtime.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chipwise.deploy.runtimes.onnx_session import open_file, session_options
 from chipwise.errors import MeasurementError, line_of
 
 Session: TypeAlias = ort.InferenceSession
-FEWEST, MOST = 7, 3000  # timed passes of each of two files
+FEWEST, MOST = 7, 3000  # timed passes of each session of a pair
 PASSES_S = 1.0
 
 
@@ -64,14 +64,14 @@ def outputs(session: Session, feed: Feed, path: str | Path) -> dict[str, AnyArra
 
 
 def clock_for(threads: int) -> Callable[[], float]:
-    """Time of this thread alone with one thread, which other programs do not disturb; else the clock on the wall."""
+    """For one thread, a clock of the calling thread's processor time, which excludes other programs; else wall time."""
     return time.thread_time if threads == 1 else time.perf_counter
 
 
 def paired_s(
     first: Session, second: Session, feeds: Sequence[Feed], *, seconds: float, threads: int
 ) -> tuple[Float64Array, Float64Array]:
-    """Seconds of each pass of two sessions in alternation, for about ``seconds`` in all; each pair has one feed."""
+    """Seconds of each pass of two alternating sessions, for about ``seconds`` in all; each pair has the same feed."""
     return alternating_s(
         lambda i: first.run(None, feeds[i % len(feeds)]),
         lambda i: second.run(None, feeds[i % len(feeds)]),

@@ -34,23 +34,23 @@ def exported(
     shapes: Shapes,
     values: Mapping[str, float],
 ) -> tuple[str, Path, Feed, dict[str, float]]:
-    """Exports a module, or what is named, into ``folder``.
+    """Exports a module, or the module of the given name, into ``folder``.
 
     Args:
-        model: A module, or a name such as ``package.module:build`` of one or of a function that returns one.
+        model: A module, or the name of a module or of a function that returns one, such as ``package.module:build``.
         folder: Where the file is written.
         inputs: The arguments of ``forward`` in order or by name, or a ``.npz`` file with an array for each.
-        shapes: Instead: the shapes of its tensors. Their values are made.
-        values: Arguments that are numbers; with a shape, the number that fills the tensor.
+        shapes: Instead of ``inputs``: the shapes of tensor arguments, whose values are generated.
+        values: Arguments that are numbers. If an argument also has a shape, its tensor is filled with the number.
 
     Returns:
-        The model's name, the file, the examples by input, and the values that the file still takes.
+        The model's name, the file, an example for each of the file's inputs, and the ``values`` of the file's inputs.
 
     Raises:
         InputError: The module cannot be imported, run on these inputs or exported.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # for weights that the user's function draws
+        torch.manual_seed(0)  # so that weights drawn by the user's function are always the same
         if isinstance(model, str | Path):
             name, module = str(model), module_named(str(model))
             stem = re.sub(r"^.*/|\.py(?=:)", "", name).replace(":", ".")
@@ -69,10 +69,12 @@ def exported(
 
 
 def module_named(name: str) -> nn.Module:
-    """The module that ``package.module:name`` names, or that the function of this name returns without arguments.
+    """The module that a name such as ``package.module:name`` refers to.
+
+    If the name refers to a function, the function is called without arguments and must return the module.
 
     Raises:
-        InputError: It cannot be imported, its code fails, or it is something else.
+        InputError: The name cannot be imported, its code fails, or it is neither a module nor such a function.
     """
     found = named_object(name)
     if not isinstance(found, nn.Module):
@@ -101,7 +103,7 @@ def arguments_of(module: nn.Module) -> str:
 
 
 def _made(module: nn.Module, name: str, shapes: Shapes, values: Mapping[str, float]) -> dict[str, object]:
-    """Made arguments: normal numbers, or zeros (ones for masks) where names or annotations speak of whole numbers."""
+    """Generates arguments: normal random numbers, or zeros (ones for masks) if name or annotation imply integers."""
     parameters = inspect.signature(module.forward).parameters
     named = {key: each for key, each in parameters.items() if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
     open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
@@ -145,9 +147,9 @@ def _is_whole(value: object) -> bool:
 
 
 def export_module(module: nn.Module, inputs: Inputs, path: Path, *, name: str | None = None) -> Feed:
-    """Writes a module as an ONNX file for inputs of these shapes; returns them by the names of its arguments.
+    """Writes a module as an ONNX file for inputs of these shapes; returns the file's inputs as arrays, by name.
 
-    The module is traced in evaluation mode. Arguments that are neither tensors nor arrays become part of the file.
+    The module is traced in evaluation mode. Arguments that are neither tensors nor arrays become constants in the file.
 
     Raises:
         InputError: The module fails on these inputs, its outputs are not finite, it branches on its data, or torch
@@ -155,7 +157,7 @@ def export_module(module: nn.Module, inputs: Inputs, path: Path, *, name: str | 
     """
     name = name or type(module).__name__
     if isinstance(module, torch.jit.ScriptModule):
-        raise InputError(f"{name}: TorchScript cannot be exported; give the torch.nn.Module that it was made from")
+        raise InputError(f"{name}: TorchScript cannot be exported; give the torch.nn.Module from which it was created")
     given = _given(module, inputs, name)
     positional = 0 if isinstance(inputs, Mapping) else len(inputs)
     tensors = dict(_named_tensors(given))
@@ -165,7 +167,7 @@ def export_module(module: nn.Module, inputs: Inputs, path: Path, *, name: str | 
     forward = module.forward
 
     def flat(*values: Tensor) -> tuple[Tensor, ...]:
-        """``forward`` from tensors to tensors, which is all that a graph has."""
+        """Calls ``forward``; takes and returns only tensors, because a graph has no other inputs or outputs."""
         left = iter(values)
         new = [_mapped(each, lambda leaf: next(left) if isinstance(leaf, Tensor) else leaf) for each in given.values()]
         args, kwargs = new[:positional], dict(zip(list(given)[positional:], new[positional:], strict=True))
@@ -179,11 +181,9 @@ def export_module(module: nn.Module, inputs: Inputs, path: Path, *, name: str | 
             asked = ", ".join(f"{key} {tuple(each.shape)}" for key, each in tensors.items())
             raise InputError(f"{name}: forward({arguments_of(module)}) fails on {asked}: {failure(error)}") from error
         if not outputs:
-            raise InputError(f"{name}: its outputs are no tensors")
+            raise InputError(f"{name}: its outputs are not tensors; forward must return at least one tensor")
         if not all(bool(each.isfinite().all()) for each in outputs if each.is_floating_point()):
-            raise InputError(
-                f"{name}: its outputs on these inputs are not finite (NaN or infinity); give others (inputs)"
-            )
+            raise InputError(f"{name}: its outputs on these inputs are not finite (NaN or infinity); give other inputs")
         vars(module)["forward"] = flat
         try:
             export: Callable[..., object] = torch.onnx.export
@@ -205,7 +205,7 @@ def export_module(module: nn.Module, inputs: Inputs, path: Path, *, name: str | 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch prints and logs while it exports; errors say it."""
+    """Suppresses what torch prints and logs while it exports; errors carry the same information."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -217,7 +217,7 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode, without the fast path of attention, an operator of its own that ONNX lacks."""
+    """Sets evaluation mode, and turns off the fast path of attention, a separate operator that ONNX lacks."""
     was_training = [each for each in module.modules() if each.training]
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -246,7 +246,7 @@ def _given(module: nn.Module, inputs: Inputs, name: str) -> dict[str, object]:
 
 
 def _mapped(value: object, change: Callable[[object], object]) -> object:
-    """``value`` with ``change`` applied to what its mappings, lists and tuples hold."""
+    """``value`` with ``change`` applied to the contents of its mappings, lists and tuples."""
     if isinstance(value, Mapping):
         return {key: _mapped(each, change) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -271,7 +271,7 @@ def _named_tensors(value: object, name: str = "") -> Iterator[tuple[str, Tensor]
 
 
 def _tensors_of(outputs: object) -> Iterator[Tensor]:
-    """The tensors of nested outputs; caches and other objects have no place in a graph."""
+    """Lists the tensors of nested outputs; caches and other objects are left out, as a graph cannot return them."""
     if isinstance(outputs, Tensor):
         yield outputs
         return
@@ -294,17 +294,17 @@ def _check_devices(module: nn.Module, tensors: Mapping[str, Tensor], name: str) 
 
 
 def _check_branches(module: nn.Module, given: Mapping[str, object], positional: int, name: str) -> None:
-    """Asks ``torch.export``, which follows no branch on data, whether a branch that was traced depends on data.
+    """Checks that the module does not branch on data, by calling ``torch.export``, which refuses such branches.
 
     Raises:
-        InputError: It does, so that the file would always take the branch of the examples.
+        InputError: A branch depends on data, so the file would always take the branch of the examples.
     """
     args, kwargs = tuple(list(given.values())[:positional]), dict(list(given.items())[positional:])
     try:
         torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:  # torch raises errors of many kinds
         said = line_of(error).partition(" (unhinted")[0]
-        if DEPENDS.search(said) is not None:  # else it failed for another reason, and the trace stands
+        if DEPENDS.search(said) is not None:  # otherwise it failed for another reason and the trace is kept
             raise InputError(
                 f"{name} branches on the values of its data, so its graph is not the same for all inputs: "
                 f"{short(said, quoted=False, limit=200)}"

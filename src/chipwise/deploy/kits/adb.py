@@ -1,9 +1,9 @@
-"""Measures a GGUF file on an Android phone on a cable, with llama.cpp's own benchmark program, through ``adb``.
+"""Measures a GGUF file on an Android phone connected by cable, with llama.cpp's benchmark program, through ``adb``.
 
-Program and models are copied to ``/data/local/tmp`` once: their names there hold a digest of their bytes, and a copy
-that was cut off has another name. The phone is then left alone until its battery is cool. Each round runs a small
+Program and models are copied to ``/data/local/tmp`` once: their names on the phone contain a digest of their bytes, and
+an incomplete copy has a different name. The phone is then left alone until its battery is cool. Each round runs a small
 reference model and the model one after the other, so a phone that slows down is distinguished from a slow model.
-Finished rounds are kept on this machine: after an unplugged cable the same command goes on with the next round.
+Finished rounds are kept on this machine: if the cable was unplugged, the same command continues with the next round.
 
 ``CHIPWISE_ADB`` is the command that reaches the phone (default: ``adb``).
 """
@@ -17,14 +17,14 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from chipwise.core.files import read_json, write_json
 from chipwise.errors import InputError, MeasurementError, SpecError, Unreachable, line_of
 
 PLACE = "/data/local/tmp/chipwise"
-SPARE_BYTES = 64 * 2**20  # stays free on the phone
+SPARE_BYTES = 64 * 2**20  # bytes that must stay free on the phone
 COMMAND_S, PUSH_BYTES_PER_S = 60.0, 1e6  # limits on a command, and on copying over the slowest cable
 BENCH_S = 1800.0
 COOL_EVERY_S, COOL_MOST_S = 10.0, 900.0
@@ -34,17 +34,13 @@ FULL = "No space left on device"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhoneState:
-    """What a phone says of itself at one moment; None where it says nothing."""
+    """What a phone reports about itself at one moment; None for what it does not report."""
 
     battery_c: float | None
     battery_share: float | None  # charge, 0 to 1
     charging: bool | None
-    hottest_c: float | None  # of its thermal zones
-    clocks_hz: tuple[int, ...]  # of each processor core
-
-    def plain(self) -> dict[str, object]:
-        """As a measurement keeps it."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+    hottest_c: float | None  # temperature of the hottest thermal zone
+    clocks_hz: tuple[int, ...]  # clock of each processor core
 
 
 def contents(path: Path) -> str:
@@ -57,7 +53,7 @@ class Phone:
     """A phone that ``adb`` reaches.
 
     Args:
-        serial: Its serial number (``adb devices``). Default: the one phone that is connected.
+        serial: The phone's serial number (``adb devices``). Default: the one phone that is connected.
 
     Raises:
         InputError: Several phones are connected and none was named, or the named one is not among them.
@@ -79,7 +75,7 @@ class Phone:
             raise InputError(f"{self.serial} is not connected; these are: {', '.join(sorted(states))}")
         state = states[self.serial].strip()
         if state == "unauthorized":
-            raise Unreachable(f"{self.serial}: allow this machine in the question on the phone's screen, and try again")
+            raise Unreachable(f"{self.serial}: allow this machine in the dialog on the phone's screen, and try again")
         if state != "device":
             raise Unreachable(f"{self.serial} is {state}: unlock it, plug it in again, and try again")
         self._adb += ["-s", self.serial]
@@ -102,7 +98,7 @@ class Phone:
         return done.stdout.decode(errors="replace")
 
     def shell(self, command: str, *, limit_s: float = COMMAND_S) -> str:
-        """The output of a command of the phone's shell.
+        """Runs a command in the phone's shell and returns its output.
 
         Raises:
             Unreachable: The connection was lost, or there was no answer in time.
@@ -111,16 +107,16 @@ class Phone:
         return self._run("shell", command, limit_s=limit_s)
 
     def facts(self) -> dict[str, str]:
-        """Model, chip and version of Android, as far as the phone states them."""
+        """The phone's model, chip and Android version, as far as it states them."""
         names = {"model": "ro.product.model", "soc": "ro.soc.model", "android": "ro.build.version.release"}
         found = {name: self.shell(f"getprop {key}").strip() for name, key in names.items()}
         return {name: value for name, value in found.items() if value}
 
     def state(self) -> PhoneState:
-        """Temperatures, charge and clocks now."""
+        """The phone's current temperatures, charge and clocks."""
         said = dict(re.findall(r"^\s*([A-Za-z ]+): (\S+)\s*$", self.shell("dumpsys battery"), re.MULTILINE))
         zones = self._numbers("cat /sys/class/thermal/thermal_zone*/temp 2>/dev/null; true")
-        degrees = [value / 1000 for value in zones if 10_000 <= value <= 150_000]  # others are not in millidegrees
+        degrees = [value / 1000 for value in zones if 10_000 <= value <= 150_000]  # other values are not millidegrees
         clocks = self._numbers("cat /sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq 2>/dev/null; true")
         tenths, level, full = (said.get(name, "") for name in ("temperature", "level", "scale"))
         powered = [said[name] == "true" for name in ("AC powered", "USB powered", "Wireless powered") if name in said]
@@ -136,7 +132,7 @@ class Phone:
         return [int(word) for word in self.shell(command).split() if word.lstrip("-").isdigit()]
 
     def push(self, path: Path) -> str:
-        """Copies a file unless it is there already; its place on the phone.
+        """Copies a file to the phone unless it is already there; returns its path on the phone.
 
         Raises:
             MeasurementError: The phone's storage is full.
@@ -162,7 +158,7 @@ class Phone:
         return there
 
     def cool_down(self, most_c: float, *, on_wait: Callable[[float], object], sleep: Callable[[float], object]) -> bool:
-        """Waits until the battery is at most ``most_c``; whether it got there within a quarter of an hour."""
+        """Waits until the battery is at most ``most_c``; returns whether it cools down within a quarter of an hour."""
         for _ in range(int(COOL_MOST_S / COOL_EVERY_S)):
             degrees = self.state().battery_c
             if degrees is None or degrees <= most_c:
@@ -174,7 +170,7 @@ class Phone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """How the program is run: tokens of the prompt and of generation, and threads."""
+    """How the program is run: number of prompt tokens, number of generated tokens, and number of threads."""
 
     program: Path
     prompt: int
@@ -182,7 +178,7 @@ class Bench:
     threads: int
 
     def command(self, program: str, model: str) -> str:
-        """The command for the phone's shell: one repetition of both tests, generation after the prompt's tokens."""
+        """The shell command that times a prompt once, and then once the generation after a prompt of this length."""
         return (
             f"cd {PLACE} && LD_LIBRARY_PATH={PLACE} {shlex.quote(program)} -m {shlex.quote(model)} -t {self.threads} "
             f"-p {self.prompt} -n 0 -r 1 -o jsonl && LD_LIBRARY_PATH={PLACE} {shlex.quote(program)} -m "
@@ -191,10 +187,10 @@ class Bench:
 
 
 class Rounds:
-    """The rounds that are finished, kept in a file until all are.
+    """The finished rounds, kept in a file until all rounds are finished.
 
     Raises:
-        SpecError: The file is damaged; it names the file to delete.
+        SpecError: The file is damaged; the message names the file to delete.
     """
 
     def __init__(self, path: Path) -> None:
@@ -207,7 +203,7 @@ class Rounds:
             self.done = kept
 
     def add(self, found: Mapping[str, object]) -> None:
-        """Keeps one round."""
+        """Stores one finished round."""
         self.done.append(found)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_json(self.path, self.done)
@@ -229,14 +225,14 @@ def run_rounds(
 
     Args:
         phone: The phone.
-        bench: Program and lengths.
+        bench: The program, and its numbers of tokens and threads.
         model: The GGUF file to measure.
-        reference: A small GGUF file that runs before it in every round.
+        reference: A small GGUF file that runs before ``model`` in every round.
         kept: Finished rounds.
-        rounds: How many there must be.
-        cool_c: The battery's temperature at which a round may begin.
-        on_progress: Called with what is done, and with finished and all rounds.
-        sleep: Waits for that many seconds.
+        rounds: Number of rounds that the measurement needs.
+        cool_c: The highest battery temperature at which a round begins.
+        on_progress: Called with the current step, the number of finished rounds and the total number.
+        sleep: Function that waits for the given number of seconds.
     """
     on_progress("copying to the phone", len(kept.done), rounds)
     program, *files = (phone.push(path) for path in (bench.program, reference, model))
@@ -247,6 +243,6 @@ def run_rounds(
         on_progress("measuring", done, rounds)
         before = phone.state()
         texts = [phone.shell(bench.command(program, file), limit_s=BENCH_S) for file in files]
-        states = {"before": before.plain(), "after": phone.state().plain()}
+        states = {"before": asdict(before), "after": asdict(phone.state())}
         kept.add({"reference": texts[0], "model": texts[1], "cool": cool, **states})
     on_progress("done", rounds, rounds)

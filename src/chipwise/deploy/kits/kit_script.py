@@ -7,7 +7,7 @@ It needs only Python 3.9 or newer and the runtime: the package onnxruntime for .
 package llama-cpp-python, or llama.cpp's own program llama-bench. The protocol is that of ``chipwise measure``: each
 measurement runs in a fresh process, warms up until two requests agree, then times at least 30 prefills and 200 decode
 steps; models take turns, so that a machine that heats up slows all of them equally. Power is read from counters of
-processor packages, board sensors, nvidia-smi, or the battery of a device that runs on it. Nothing is sent anywhere.
+processor packages, board sensors, nvidia-smi, or the battery if the device runs on battery. Nothing is sent anywhere.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 SCHEMA, RESULTS = "chipwise.kit/1", "chipwise.kit_results/1"
 FIRST_CYCLES, STEADY, WARM_UP_S = 2, 0.03, 0.5
-WINDOWS, LEAST_LONG_S, AMBIENTS_C = 60, 5.0, (-40.0, 85.0)  # of a long load: windows, least seconds, surroundings
+# of a long load: number of windows, minimum seconds, limits on the ambient temperature
+WINDOWS, LEAST_LONG_S, AMBIENTS_C = 60, 5.0, (-40.0, 85.0)
 LOOK_S, FEWEST_LOOKS = 0.1, 4  # seconds between two readings of power, and fewest readings for a mean
-LEAST_BATTERY_W = 0.2  # a working device draws more; less means that the driver uses another unit than the kernel
+LEAST_BATTERY_W = 0.2  # a working device draws more; if not, the driver does not use the kernel's unit
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -84,16 +86,16 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--gpu-layers", type=int, help="llama.cpp: layers on the GPU; 0 none, -1 all")
     parser.add_argument("--llama-bench", metavar="PROGRAM", help="llama.cpp's llama-bench, to use it for .gguf files")
     parser.add_argument("--only", metavar="TEXT", help="measure only files whose name contains TEXT")
-    parser.add_argument("--rounds", type=int, default=3, help="times that each model is measured (default: 3)")
-    parser.add_argument("--steps", type=int, default=200, help="least decode steps a round (default: 200)")
-    parser.add_argument("--prefills", type=int, default=30, help="least prompts a round (default: 30)")
-    parser.add_argument("--seconds", type=float, default=1.5, help="least seconds of timing a round (default: 1.5)")
-    parser.add_argument("--timeout", type=float, default=900.0, help="most seconds for one round (default: 900)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds in which each model is measured (default: 3)")
+    parser.add_argument("--steps", type=int, default=200, help="minimum decode steps per round (default: 200)")
+    parser.add_argument("--prefills", type=int, default=30, help="minimum number of prompts per round (default: 30)")
+    parser.add_argument("--seconds", type=float, default=1.5, help="minimum seconds of timing per round (default: 1.5)")
+    parser.add_argument("--timeout", type=float, default=900.0, help="maximum seconds per round (default: 900)")
     parser.add_argument(
         "--sustained",
         metavar="SECONDS",
         type=float,
-        help="then run the first model without a pause, such as 600; 0: not",
+        help="afterwards run the first model for this many seconds without a pause, such as 600 (default: no such run)",
     )
     parser.add_argument("--ambient", metavar="CELSIUS", type=float, help="temperature of the surroundings, such as 25")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -132,12 +134,12 @@ MODEL = ("file", "sha256", "runtime", "design", "name")
 
 
 def _are(fields: object, kind: type, names: Iterable[str]) -> bool:
-    """Whether all of ``names`` are fields of this type."""
+    """Whether ``fields`` has all of ``names``, with values of this type."""
     return isinstance(fields, dict) and all(isinstance(fields.get(name), kind) for name in names)
 
 
 def _free_name(path: Path) -> Path:
-    """``path``, or if it exists the same name with the time appended, so that earlier results are kept."""
+    """``path`` or, if it exists, the same name with the time appended, so that earlier results are kept."""
     if not path.parent.is_dir():
         raise KitError(f"--out {path}: there is no folder {path.parent}")
     if path.exists() and not path.is_file():
@@ -222,8 +224,8 @@ def _measure_all(kit: Kit, folder: Path, options: argparse.Namespace, out: Path)
 
 
 def _kept(windows: Sequence[Window]) -> str:
-    """Speed at the end of a long load as a share of that at its beginning."""
-    begin, end = (_median([one["tpot_p50_s"] for one in part]) for part in (windows[:3], windows[-3:]))
+    """Text: the speed at the end of a long load, in percent of the speed at its beginning."""
+    begin, end = (median([one["tpot_p50_s"] for one in part]) for part in (windows[:3], windows[-3:]))
     return f"at the end {100 * begin / end:.0f} % of the speed at the beginning"
 
 
@@ -235,16 +237,16 @@ def _check_file(path: Path, wanted: str) -> None:
         for block in iter(lambda: stream.read(1 << 20), b""):
             found.update(block)
     if found.hexdigest() != wanted:
-        raise KitError(f"{path} differs from the file that was packed (its SHA-256 is another); copy it again")
+        raise KitError(f"{path} differs from the file that was packed (the SHA-256 differs); copy it again")
 
 
 def _show(file: str, turn: int, turns: int, reply: Reply, workload: Workload) -> None:
     if "error" in reply:
         print(f"{file}  {reply['error']}")
         return
-    parts = [f"TTFT {1e3 * _median(reply['ttft_s']):.2f} ms"]
+    parts = [f"TTFT {1e3 * median(reply['ttft_s']):.2f} ms"]
     if reply["tpot_s"]:
-        parts.append(f"TPOT {1e3 * _median(reply['tpot_s']):.3f} ms")
+        parts.append(f"TPOT {1e3 * median(reply['tpot_s']):.3f} ms")
     if reply["peak_memory_bytes"]:
         parts.append(f"peak memory {reply['peak_memory_bytes'] / 1e6:.0f} MB")
     if reply["energy_j"]:
@@ -265,9 +267,9 @@ def _write(path: Path, value: object) -> None:
 
 def _request_parts(reply: Reply, workload: Workload) -> list[tuple[str, float]]:
     """Seconds that a request spends on its prompt and on its new tokens."""
-    parts = [("ttft_s", _median(reply["ttft_s"]))]
+    parts = [("ttft_s", median(reply["ttft_s"]))]
     if reply["tpot_s"]:
-        parts.append(("tpot_s", max(1, workload["new_tokens"] - 1) * _median(reply["tpot_s"])))
+        parts.append(("tpot_s", max(1, workload["new_tokens"] - 1) * median(reply["tpot_s"])))
     return parts
 
 
@@ -291,7 +293,7 @@ def _ask(request: Request, *, timeout_s: float) -> Reply:
             command, input=asked, capture_output=True, timeout=timeout_s, text=True, env=environment, check=False
         )
     except subprocess.TimeoutExpired:
-        return {"error": f"no answer within {timeout_s:g} s; give it longer with --timeout"}
+        return {"error": f"no answer within {timeout_s:g} s; allow more time with --timeout"}
     try:
         reply: Reply = json.loads(done.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
@@ -363,7 +365,7 @@ def _run(request: Request) -> Reply:
 
 
 def _run_long(request: Request) -> Reply:
-    """Requests without a pause: the median step, the clock and the temperature in each of equal periods."""
+    """Runs requests without a pause; returns the median step, the clock and the temperature of each period."""
     cpus = _pin(request["threads"])
     loop = _Loop(_open(request), request)
     loop.cycle()
@@ -376,7 +378,7 @@ def _run_long(request: Request) -> Reply:
         while (now := time.perf_counter() - started) < begun + width_s:
             loop.cycle()
         steps = loop.tpot_s or loop.ttft_s
-        found: Window = {"at_s": (begun + now) / 2, "tpot_p50_s": _median(steps), "steps": len(steps)}
+        found: Window = {"at_s": (begun + now) / 2, "tpot_p50_s": median(steps), "steps": len(steps)}
         found["clock_hz"], found["temperature_c"] = _clock_hz(cpus), _temperature_c()
         windows.append(found)
         begun = now
@@ -432,8 +434,8 @@ class _Loop:
             self.clear()
             self.cycle()
             prefills += self.ttft_s
-            middle = _median(self.tpot_s or self.ttft_s)
-            calm = len(prefills) < 2 or prefills[-1] < (1 + 5 * STEADY) * _median(prefills)
+            middle = median(self.tpot_s or self.ttft_s)
+            calm = len(prefills) < 2 or prefills[-1] < (1 + 5 * STEADY) * median(prefills)
             if abs(middle / previous - 1) < STEADY and calm:
                 return True
             previous = middle
@@ -461,7 +463,7 @@ class _Onnx:
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = request["threads"], 1
         options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-        given = Path(request["model"]).with_suffix(".inputs.npz")  # data of any other graph
+        given = Path(request["model"]).with_suffix(".inputs.npz")  # data of a graph that chipwise did not export
         self._feed = dict(np.load(given, allow_pickle=False)) if given.is_file() else {}
         level = ort.GraphOptimizationLevel
         options.graph_optimization_level = level.ORT_ENABLE_ALL if self._feed else level.ORT_ENABLE_BASIC
@@ -529,7 +531,7 @@ class _Onnx:
         return binding
 
     def _moves(self) -> Iterator[tuple[float, float, float]]:
-        """The times of a denoiser's steps, and the factors of a step's velocity and of that of the step before."""
+        """For each denoising step: the diffusion time, and factors for the velocities of this and the previous step."""
         steps, shift, last = self._facts.get("steps", 0), self._facts.get("shift", 1.0), 0.0
         for i in range(steps):
             time_now, end = (n / (n + shift * (steps - n)) for n in (i, i + 1))
@@ -545,7 +547,7 @@ class _Onnx:
     def prefill(self, tokens: Tokens) -> Values:
         """Logits of the last position of a new prompt; for an encoder, its output."""
         if self._feed:
-            return self._run(self._feed).reshape(1, -1)[:, :64]  # enough to see whether it is finite
+            return self._run(self._feed).reshape(1, -1)[:, :64]  # enough values to check whether outputs are finite
         if "image" in self._facts:
             if not self._facts.get("steps"):
                 return self._run({self._session.get_inputs()[0].name: self._image})
@@ -659,7 +661,7 @@ def _llama_bench(given: str | None) -> str | None:
 
 
 def _run_llama_bench(request: Request) -> Reply:
-    """Runs llama-bench for prompts, then for new tokens after a prompt. A sample of the latter is a mean over steps."""
+    """Runs llama-bench on prompts, then on generation after a prompt; a TPOT sample is the mean over several steps."""
     if request.get("sustained_s"):
         raise KitError("llama-bench pauses between runs; for a long load install the package llama-cpp-python")
     if request["batch"] != 1:
@@ -678,7 +680,7 @@ def _run_llama_bench(request: Request) -> Reply:
     then = _bench(command + ["-p", "0", "-n", str(new), "-d", str(prompt), "-r", str(rounds)])
     times.append(time.monotonic())
     after, cpu_s = _load(cpus), sum(os.times()[2:4]) - cpu_s
-    after["cpu_s"], before["cpu_s"] = cpu_s, 0.0  # of the program, not of this process
+    after["cpu_s"], before["cpu_s"] = cpu_s, 0.0  # processor time of the program, not of this process
     readings = _readings(before, after, threads=0, cpus=len(cpus))
     readings["elsewhere"] = readings.pop("others")  # the program is not pinned, so other processes share all its cores
     return {
@@ -693,7 +695,7 @@ def _run_llama_bench(request: Request) -> Reply:
         "wall_s": after["wall_s"] - before["wall_s"],
         "peak_memory_bytes": _peak_memory_bytes(children=True),
         "energy_j": None,
-        "windows": {"ttft_s": times[:2], "tpot_s": times[1:]},  # loading the file is part of both
+        "windows": {"ttft_s": times[:2], "tpot_s": times[1:]},  # both include loading the file
         "readings": {name: readings[name] for name in ("steal", "elsewhere")},
         "load_before": before["load"],
         "load_after": after["load"],
@@ -717,12 +719,15 @@ def _bench(command: list[str]) -> Bench:
         how = f"crashed (signal {-done.returncode})" if done.returncode < 0 else f"code {done.returncode}"
         raise KitError(f"llama-bench gave no JSON: {how}. {tail}") from None
     if len(rows) != 1 or not rows[0].get("samples_ns"):
-        raise KitError(f"llama-bench gave {len(rows)} results without samples where one was asked for; use a newer one")
+        raise KitError(f"llama-bench gave {len(rows)} results, not one result with samples; use a newer llama-bench")
     return rows[0]
 
 
 class Meter:
-    """A power source. ``read`` returns joules since some moment (if ``counts``) or current watts; None if it fails."""
+    """A power source. ``read`` returns the power in watts; None if reading fails.
+
+    If ``counts`` is true, ``read`` instead returns the joules that a counter has added up.
+    """
 
     def __init__(self, name: str, read: Callable[[], float | None], *, counts: bool = False) -> None:
         self.name, self.read, self.counts = name, read, counts
@@ -754,7 +759,7 @@ class _Watch:
             self._over.wait(LOOK_S)
 
     def settle(self, reply: Reply, request: Request) -> None:
-        """Adds joules to the reply: mean watts (prefill and decode weighted as in a request) times timed seconds."""
+        """Adds joules to the reply: wall seconds times mean watts (prefill and decode weighted as in a request)."""
         windows, seconds = reply.pop("windows"), dict(_request_parts(reply, request))
         if self._meter is None:
             return
@@ -851,7 +856,7 @@ def _battery(base: Path) -> tuple[Meter | None, str]:
         if watts is None:
             return None, f"this user may not read current and voltage of {supply}"
         if watts < LEAST_BATTERY_W:
-            return None, f"{supply}: {watts:.3g} W is too little for a device that works; its driver has another unit"
+            return None, f"{supply}: {watts:.3g} W is too little for a working device; its driver uses a different unit"
         return Meter("battery, the whole device with its screen", read), ""
     return None, "no counter, sensor or battery that this user may read reports power"
 
@@ -955,7 +960,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _clock_hz(cpus: Sequence[int], file: str = "scaling_cur_freq", *, best: bool = False) -> float | None:
-    """Mean (or highest) clock of the cores in Hz."""
+    """Mean clock of the cores in Hz; with ``best``, the highest clock of any core."""
     texts = [_text(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/{file}") for cpu in cpus]
     found = [1e3 * khz for khz in map(_number, texts) if khz]
     if not found:
@@ -984,7 +989,7 @@ def _peak_memory_bytes(*, children: bool = False) -> int | None:
 
 
 def _pin(threads: int) -> list[int]:
-    """Pins this process to the fastest, then idlest cores, if the system supports it; returns the cores."""
+    """Pins this process to the fastest cores (the idlest of equally fast ones), if it can; returns the cores."""
     if not hasattr(os, "sched_getaffinity"):
         return list(range(threads))
     allowed = sorted(os.sched_getaffinity(0))
@@ -1029,7 +1034,7 @@ def _load(cpus: Sequence[int]) -> Load:
 
 
 def _readings(before: Load, after: Load, *, threads: int, cpus: int) -> dict[str, float | None]:
-    """Shares of the time used by other processes, by the names that chipwise uses."""
+    """Readings of the load between two moments, under the names that chipwise has for them."""
 
     def change(name: Literal["busy_s", "steal_s", "elsewhere_s", "switches"]) -> float | None:
         one, other = before[name], after[name]
@@ -1048,11 +1053,6 @@ def _readings(before: Load, after: Load, *, threads: int, cpus: int) -> dict[str
         "elsewhere": share(change("elsewhere_s"), wall_s * others) if others else None,
         "switches_per_s": share(change("switches"), wall_s),
     }
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered, middle = sorted(values), len(values) // 2
-    return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Types of the JSON that a kit's script reads and writes. Only types, because the script runs without chipwise."""
+"""Types of the JSON that a kit's script reads and writes; the script imports them only for type checking."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from chipwise.deploy.measure import messages
 
 
 class Workload(TypedDict):
-    """Requests to measure a model with."""
+    """The requests with which a model is measured."""
 
     batch: int
     prompt_tokens: int
@@ -25,7 +25,7 @@ class Settings(Workload):
     min_prefills: int
     seconds: float
     llama_bench: str | None
-    sustained_s: float  # length of a long load in place of rounds; 0: none
+    sustained_s: float  # length of a long load instead of rounds; 0: none
 
 
 class Request(Settings):
@@ -38,7 +38,7 @@ class Request(Settings):
 class Window(TypedDict, total=False):
     """A period of a long load; a clock or temperature of None is unknown."""
 
-    at_s: float  # middle
+    at_s: float  # middle of the period
     tpot_p50_s: float
     steps: int
     clock_hz: float | None
@@ -50,7 +50,7 @@ class Sustained(TypedDict):
 
     file: str
     windows: list[Window]
-    ambient_c: float | None  # of the surroundings, if stated
+    ambient_c: float | None  # temperature of the surroundings, if stated
     error: str | None
 
 
@@ -82,8 +82,8 @@ class Kit(TypedDict, total=False):
     gpu_layers: int
     seed: int
     workload: Workload
-    prompt_p99: int  # tokens of the long prompt, where prompts vary
-    sustained_s: float  # length of a long load, where the run limits its speed
+    prompt_p99: int  # tokens of the long prompt, if prompts vary
+    sustained_s: float  # length of a long load, if the run limits the speed under it
     models: list[Model]
 
 
@@ -93,7 +93,7 @@ class Measured(TypedDict):
     file: str
     sha256: str
     rounds: list[Reply]
-    longest: NotRequired[list[Reply]]  # with the P99 prompt
+    longest: NotRequired[list[Reply]]  # round with the P99 prompt
     error: str | None
 
 

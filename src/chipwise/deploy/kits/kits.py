@@ -2,7 +2,7 @@
 
 A kit is a folder: exported models, ``kit.json`` (this module's :class:`Kit`), the script of ``kit_script.py`` as
 ``kit.py`` and instructions. The script writes :class:`KitResults`, which include the kit's description and can
-therefore be imported anywhere. Rounds have the fields of the measuring process's reply (``worker.py``) and are
+therefore be imported anywhere. Rounds have the same fields as the measuring process's reply (``worker.py``) and are
 converted to measurements in the same way.
 """
 
@@ -20,12 +20,11 @@ from chipwise.core.digest import plain
 from chipwise.core.fields import check_fields, later
 from chipwise.core.files import build, parse_json, read_json, read_text, storage, write_atomic, write_json
 from chipwise.core.labels import require_label
-from chipwise.deploy.measure.harness import join, measurement_of, readings_of
+from chipwise.deploy.measure.harness import join, measurement_of
 from chipwise.deploy.measure.kit_checks import LONGEST_S, SHORTEST_S, check_ranges, require_date, require_seal, sealed
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.messages import Reply
 from chipwise.deploy.measure.sustained import Window, fit_thermal
-from chipwise.deploy.measure.verdict import judge
 from chipwise.errors import InputError, MeasurementError, OutputError, SpecError, short
 from chipwise.hardware import datasheet
 from chipwise.hardware.detect import instructions
@@ -35,7 +34,7 @@ from chipwise.model.arch.io import from_data
 from chipwise.model.ops.workload import Workload
 
 SCHEMA, RESULTS = "chipwise.kit/1", "chipwise.kit_results/1"
-FEED = ".inputs.npz"  # suffix of the data for a graph that runs on data, next to it
+FEED = ".inputs.npz"  # suffix of the file with data for a graph, next to the graph
 MANIFEST, SCRIPT, README = "kit.json", "kit.py", "README.md"
 WRITTEN = {MANIFEST, SCRIPT, README, "models", "results"}  # file names in a kit's folder
 RUNTIMES = ("onnxruntime", "llama.cpp")  # runtimes that the script can measure
@@ -56,8 +55,8 @@ class KitModel:
     arch: Mapping[str, object] | None = None  # None if the file does not contain its design
     role: Role = "model"
     trial: int | None = None  # number of the trial in its run
-    inputs: Mapping[str, tuple[int, ...]] | None = later(None)  # shapes of the data of a graph that runs on data
-    values: Mapping[str, float] | None = later(None)  # those of its inputs that have a fixed value
+    inputs: Mapping[str, tuple[int, ...]] | None = later(None)  # shapes of a graph's inputs, if it runs on data
+    values: Mapping[str, float] | None = later(None)  # the graph's inputs with a fixed value
     made_from: Mapping[str, str] = field(default_factory=dict)  # file in the run's folder -> its SHA-256 when packed
 
     def __post_init__(self) -> None:
@@ -71,7 +70,7 @@ class KitModel:
         """The full design, if the kit contains it.
 
         Raises:
-            SpecError: It is not a valid one.
+            SpecError: The design is not valid.
         """
         if self.arch is None:
             return None
@@ -103,10 +102,10 @@ class Kit:
     device: str | None = None  # device as named by the user; None: any machine
     machine: str | None = None  # name of the only machine it may run on, if known
     gpu_layers: int = 0  # llama.cpp: number of layers on the GPU; -1 for all
-    prompt_p99: int | None = later(None)  # tokens of the long prompt, where prompts vary; those of workload are the P50
+    prompt_p99: int | None = later(None)  # tokens of the long prompt, if prompts vary; ``workload`` then has the P50
     sustained_s: float = later(0.0)  # seconds of a long load after the rounds
     run: KitRun | None = None
-    seal: str = ""  # digest of all other fields, which detects changes after packing
+    seal: str = ""  # checksum of all other fields, which detects changes after packing
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -120,7 +119,7 @@ class Kit:
             raise SpecError("two models have the same file", field="models")
 
     def to_data(self) -> dict[str, object]:
-        """The kit as plain data, including its seal."""
+        """The kit as plain data, including its checksum ``seal``."""
         return sealed(plain(self))
 
 
@@ -153,7 +152,7 @@ class KitMachine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KitRound:
-    """One measurement in a fresh process; the fields are those of the reply of ``worker.py``."""
+    """One measurement in a fresh process, with the same fields as the reply of ``worker.py``."""
 
     runtime_version: str
     ttft_s: tuple[float, ...]
@@ -167,7 +166,7 @@ class KitRound:
     readings: dict[str, float | None]
     facts: dict[str, str]
     machine: str
-    reference_s: dict[str, tuple[float, ...]] = field(default_factory=dict)  # other scripts; nothing to compare with
+    reference_s: dict[str, tuple[float, ...]] = field(default_factory=dict)  # empty: the script runs no reference work
     cpus: tuple[int, ...] = ()
     load_before: float | None = None
     load_after: float | None = None
@@ -184,7 +183,7 @@ class KitRound:
             if wrong is not None:
                 raise SpecError(f"must be times from {least:g} to {LONGEST_S:g} s, not {wrong:g}", field=name)
         if any(cpu < 0 for cpu in self.cpus):
-            raise SpecError("must be numbers of processors, from 0 on", field="cpus")
+            raise SpecError("must be processor numbers, counted from 0", field="cpus")
         for name in ("machine", "runtime_version"):
             require_label(getattr(self, name), name, empty=True)
         check_ranges(self)
@@ -203,11 +202,11 @@ class KitMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KitSustained:
-    """A long load of one file without a pause; ``error`` is the reason if there was none."""
+    """A long load of one file without a pause. If it was not measured, ``error`` is the reason."""
 
     file: str
     windows: tuple[Window, ...] = ()
-    ambient_c: float | None = None  # of the surroundings, if stated
+    ambient_c: float | None = None  # temperature of the surroundings, if stated
     error: str | None = None
 
     def __post_init__(self) -> None:
@@ -217,7 +216,7 @@ class KitSustained:
 
     @property
     def thermal(self) -> Thermal | None:
-        """The curve of the speed; None if the load was too short for one."""
+        """The fitted curve of speed over time; None if the load was too short to fit one."""
         try:
             found = fit_thermal(self.windows)
         except MeasurementError:
@@ -225,7 +224,7 @@ class KitSustained:
         return replace(found, temperature_c=self.windows[-1].temperature_c, ambient_c=self.ambient_c)
 
     def told(self) -> str:
-        """The speed that is kept, with clocks, temperatures and surroundings where they are known."""
+        """States how much of the initial speed remains, and clocks and temperatures if they are known."""
         thermal = self.thermal
         if thermal is None:
             return f"{self.file}: no long load: {self.error or 'it was too short'}"
@@ -269,7 +268,7 @@ class KitResults:
             design = known[item.file].known_design()
             decodes = design is not None and design.arch.causal and design.arch.head.writes
             if decodes and self.kit.workload.new_tokens > 1 and any(not one.tpot_s for one in item.rounds):
-                raise SpecError(f"{item.file} generates tokens, and its tpot_s is empty", field="measured")
+                raise SpecError(f"{item.file} generates tokens, but its tpot_s is empty", field="measured")
         kit = self.kit
         if kit.device is not None and self.device != kit.device:
             raise SpecError(
@@ -286,8 +285,8 @@ class KitResults:
         other = None if self.device is None else another_device(self.device, self.machine)
         if other is not None:
             raise SpecError(
-                f"measured on {other}, which is not {self.device}; run the kit there, or make one for this device "
-                "with: chipwise kit … --device NAME",
+                f"measured on {other}, which is not {self.device}; run the kit on the stated device, or make a kit for "
+                "the measured one with: chipwise kit … --device NAME",
                 field="machine",
             )
 
@@ -307,7 +306,7 @@ class KitResults:
         ]
 
     def longest(self) -> dict[str, Measurement]:
-        """Measurements with the P99 prompt, by file; empty if prompts do not vary."""
+        """Measurements with prompts of the workload's P99 length, by file; empty if prompt lengths do not vary."""
         models, long = {model.file: model for model in self.kit.models}, self.kit.prompt_p99
         if long is None:
             return {}
@@ -327,23 +326,13 @@ class KitResults:
                 reply["facts"]["inputs"] = {name: list(shape) for name, shape in model.inputs.items()}
             reply["machine"], reply["reference_s"] = self.device_name, {}
             reply["instructions"] = instructions(f"flags : {self.machine.flags}")
-            verdict = judge(readings_of(reply, None))
-            parts.append(
-                measurement_of(
-                    verdict,
-                    reply,
-                    one.cpus,
-                    model=Path(model.file),
-                    workload=workload,
-                    runtime=model.runtime,
-                    threads=self.threads,
-                )
-            )
+            path, runtime = Path(model.file), model.runtime
+            parts.append(measurement_of(reply, model=path, workload=workload, runtime=runtime, threads=self.threads))
         return join(parts)
 
 
 def is_kit(text: str) -> bool:
-    """Whether a file's text is a kit's list or results."""
+    """Whether a file contains a kit's ``kit.json`` or its results, judged by its text."""
     return '"chipwise.kit' in text[:200]
 
 
@@ -378,7 +367,7 @@ def results_of(data: object, *, file: str) -> KitResults:
         SpecError: See :func:`read_results`.
     """
     if isinstance(data, Mapping) and data.get("schema") == SCHEMA:
-        raise SpecError("this is the kit's own list; import what its script wrote, kit-results.json", file=file)
+        raise SpecError("this is the kit's list of models; import what its script wrote, kit-results.json", file=file)
     if not isinstance(data, Mapping) or data.get("schema") != RESULTS:
         raise SpecError(f"not the results of a kit of this version ({RESULTS})", file=file)
     require_seal(data.get("kit"), file=file, field="kit")
@@ -389,7 +378,7 @@ def sha256_of(path: Path) -> str:
     """SHA-256 of a file, hex.
 
     Raises:
-        SpecError: It cannot be read.
+        SpecError: The file cannot be read.
     """
     try:
         with path.open("rb") as stream:
@@ -401,8 +390,10 @@ def sha256_of(path: Path) -> str:
 def another_device(stated: str, machine: KitMachine) -> str | None:
     """The chip that ``machine`` reports if it contradicts ``stated``; None if they agree or cannot be compared.
 
-    Names of processors and GPUs are compared with the titles and aliases of all data sheets: the longest title whose
-    words all occur in them must be the stated device's. Devices without a data sheet are not checked.
+    The name of the processor or GPU is compared with the titles and aliases of all data sheets. A title or alias fits
+    if all its words occur in the name. If several fit, only those with the most words count, and one of these must
+    belong to the stated device. If none fits, the manufacturers are compared. Stated devices without a data sheet are
+    not checked.
     """
     try:
         sheet = datasheet.load(stated)
@@ -421,7 +412,7 @@ def another_device(stated: str, machine: KitMachine) -> str | None:
 
 
 def matching(text: str, *, gpu: bool) -> list[str]:
-    """Names of the devices whose title or alias, its words all in ``text``, is the longest; empty if none fits."""
+    """Names of the devices with a title or alias whose words all occur in ``text``; only those with most words."""
     words, fits = _words(text), dict[str, int]()
     for sheet in datasheet.load_all():
         if (sheet.kind == "gpu") == gpu:
@@ -448,7 +439,7 @@ def check_folder(folder: Path) -> None:
     """Checks that ``folder`` can hold a kit: it is new, empty, or contains an earlier kit.
 
     Raises:
-        OutputError: It contains other files, or is not a folder.
+        OutputError: The path is not a folder, or contains other files.
     """
     with storage(folder):
         names = {path.name for path in folder.iterdir()} if folder.exists() else set()
@@ -463,7 +454,7 @@ def write(folder: Path, kit: Kit) -> None:
     Model files of an earlier kit in the folder are removed if they are not part of this one.
 
     Raises:
-        StorageError: The disk refused.
+        StorageError: The disk is full or refuses the file.
     """
     for model in _earlier(folder / MANIFEST):
         if model not in {item.file for item in kit.models} and (folder / model).resolve().is_relative_to(
@@ -486,7 +477,7 @@ def read_kit(path: str | Path) -> Kit:
     """Reads a kit's ``kit.json``.
 
     Raises:
-        SpecError: It is missing, damaged, or of another version.
+        SpecError: The file is missing, damaged, or of a different version.
     """
     data = read_json(path)
     require_seal(data, file=str(path))
@@ -521,7 +512,7 @@ _NEEDS = {
     "onnxruntime": "for `.onnx` files the package onnxruntime: `python3 -m pip install onnxruntime`",
     "llama.cpp": "for `.gguf` files llama.cpp: the package (`python3 -m pip install llama-cpp-python`), which times "
     "every decode step; or its program `llama-bench`, on the PATH or named with `--llama-bench PROGRAM`, which gives "
-    "means over many steps, so that their P99 stays unknown",
+    "only means over many steps, so the P99 of single steps stays unknown",
 }
 _README = """# Measuring {name} on {where}
 
@@ -535,14 +526,14 @@ It needs Python 3.9 or newer, and
 It writes `kit-results.json`: samples of the time to first token and the time per output token, peak memory, and what
 the machine is (processor, memory, system, clocks and temperatures where they can be read). Nothing is sent anywhere.
 Close other programs first. {long}`python3 kit.py --sustained 600 --ambient 25` records how speed, clock and temperature
-change over ten minutes of load, in surroundings of 25 °C. Power is measured where the system tells it (the first lines
-say from what). A phone or laptop tells it by its battery: charge and unplug it where power or energy matters, else plug
-it in. On the machine with chipwise, bring the file back in:
+change over ten minutes of load, in surroundings of 25 °C. Power is measured if the system reports it (the first lines
+of output name the source). A phone or laptop reports it through its battery: charge and unplug the device if power or
+energy matters, otherwise plug it in. On the machine with chipwise, import the file:
 
     chipwise measurements import kit-results.json
 
 Requests: {prompt} prompt tokens, {new} new tokens, batch {batch}; {threads} thread(s) unless `--threads` says
-otherwise. `python3 kit.py --help` lists all options. If it is stopped, what was measured so far is in the file.
+otherwise. `python3 kit.py --help` lists all options. If the script is stopped, the file has the results so far.
 
 | file | model | role | runtime | size |
 |---|---|---|---|---|

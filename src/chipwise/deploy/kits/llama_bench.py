@@ -20,10 +20,9 @@ from chipwise.core.dtypes import FORMATS
 from chipwise.core.fields import build
 from chipwise.core.files import read_text
 from chipwise.deploy.kits.kits import KitMachine, another_device, parse_whole
-from chipwise.deploy.measure.harness import measurement_of, readings_of
+from chipwise.deploy.measure.harness import measurement_of
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.messages import Reply, unobserved
-from chipwise.deploy.measure.verdict import judge
 from chipwise.errors import SpecError
 from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Workload
@@ -80,10 +79,10 @@ def read_llama_bench(path: str | Path) -> list[BenchTest]:
 
 
 def parse_llama_bench(text: str, *, name: str) -> list[BenchTest]:
-    """The results in the program's output; ``name`` is where it comes from.
+    """Parses the results in the program's output; ``name`` says in messages where the output comes from.
 
     Raises:
-        SpecError: As for a file.
+        SpecError: The output is damaged or not of this format; the message names the field.
     """
     if text.lstrip().startswith("{"):
         lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
@@ -119,8 +118,9 @@ def measurements_of(
 ) -> list[Measurement]:
     """One measurement for each pair of a prompt test and a generation test with the same settings.
 
-    A generation test is paired with the prompt test whose length equals its depth. If no test has a depth, it is paired
-    with every prompt test, and the measurement's environment records this (``decode_depth``).
+    A generation test is paired with the prompt test whose length equals the generation test's depth. If no test has a
+    depth, each generation test is paired with every prompt test; ``decode_depth`` in a measurement's environment says
+    so.
 
     Args:
         tests: Results of one model.
@@ -129,18 +129,19 @@ def measurements_of(
         file: File name for messages.
 
     Raises:
-        SpecError: The tests are of several models or of another one than ``design``, were run on another device than
-            stated, or lack prompts or generation.
+        SpecError: The tests are of several models or of a model other than ``design``, were run on a device other than
+            the stated one, or lack prompts or generation.
     """
     models = sorted({test.model_filename for test in tests})
     if len(models) > 1:
         raise SpecError(f"holds results of {len(models)} models ({', '.join(models)}); import one at a time", file=file)
     counted, stated = tests[0].model_n_params, design.arch.parameters()
-    head = design.arch.vocab_size * design.arch.d_model if design.arch.tie_embeddings else 0  # files may repeat it
+    # files may store a tied head again
+    head = design.arch.vocab_size * design.arch.d_model if design.arch.tie_embeddings else 0
     if counted and min(abs(counted / count - 1) for count in (stated, stated + head)) > MOST_PARAMETERS_OFF:
         raise SpecError(
-            f"{models[0]} has {counted:,} parameters and {design.arch.name} has {stated:,}; name the model that was "
-            "measured with --model",
+            f"{models[0]} has {counted:,} parameters and {design.arch.name} has {stated:,}; with --model, "
+            "name the model that was measured",
             file=file,
         )
     if device is not None:
@@ -156,13 +157,13 @@ def measurements_of(
         deep = [test for test in same if test.n_depth == prompt.n_prompt]
         pairs += [(prompt, each) for each in deep or [test for test in same if not test.n_depth]]
     if not pairs:
-        raise SpecError("no prompt test and generation test were made with the same settings", file=file)
+        raise SpecError("no prompt test was made with the same settings as a generation test", file=file)
     return [_measurement(prompt, generation, design, device=device) for prompt, generation in pairs]
 
 
 def _check_device(tests: Sequence[BenchTest], device: str, *, file: str) -> None:
     for test in tests:
-        name = test.cpu_info or "unnamed"  # phones state none
+        name = test.cpu_info or "unnamed"  # phones do not state it
         machine = KitMachine(name=name, cpu=test.cpu_info, cores=1, gpus=tuple(filter(None, [test.gpu_info])))
         if (other := another_device(device, machine)) is not None:
             raise SpecError(f"measured on {other}, which is not {device}; correct --device", file=file)
@@ -204,9 +205,7 @@ def _measurement(prompt: BenchTest, generation: BenchTest, design: Design, *, de
         },
     }
     return measurement_of(
-        judge(readings_of(reply, None)),
         reply,
-        (),
         model=Path(prompt.model_filename),
         workload=Workload(prompt_tokens=prompt.n_prompt, new_tokens=generation.n_gen + 1),
         runtime="llama.cpp",

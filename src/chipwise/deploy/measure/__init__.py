@@ -1,1 +1,1 @@
-"""Measures latency, memory, energy and noise of a model on a machine, and stores the measurements."""
+"""Measures a model's latency, memory and energy, judges whether the machine was quiet, and stores the measurements."""

@@ -18,17 +18,20 @@ REFERENCE = ("compute_s", "memory_s", "reference_prefill_s", "reference_decode_s
 FLOOR = 0.01  # half-width in logarithms that remains even if all reference work agrees
 NOISE = 1.1
 """Scatter of reference work on a quiet machine, as a factor (quartiles 0.96 and 1.02, most within 0.91 to 1.12,
-over 60 measurements): in a clean measurement smaller drifts are ignored."""
+over 60 measurements). In a clean measurement, drifts smaller than this are ignored."""
 SCATTER = 0.06
-"""Standard deviation of ln(apparent drift) between processes when nothing drifted, on a machine in use. Of a typical
-apparent drift of 4 %, models there followed a fifth: the median slope of 16 series of 40 or more."""
+"""Standard deviation of ln(apparent drift) between processes on a machine that is in use but has not drifted. A typical
+apparent drift is 4 %; models' times change by only a fifth of that (median slope in 16 series of 40 values or more)."""
 DOUBT = 0.15  # relative share of ln(drift) added to the interval, because reference work is not the model
 OLD_NAMES = {"prefill": "prefill_slowdown", "decode": "decode_slowdown"}  # names in measurements of older versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """Time now over time at calibration, by phase; the 90 % interval is a factor of ``exp(±log_halfwidth)``."""
+    """Time of reference work now, divided by its time at calibration, for each phase.
+
+    The 90 % interval of each ratio is from ``exp(-log_halfwidth)`` to ``exp(log_halfwidth)`` times the ratio.
+    """
 
     prefill_slowdown: float
     decode_slowdown: float
@@ -41,11 +44,11 @@ class Drift:
 
     @property
     def size(self) -> float:
-        """The larger drift of both phases, as a factor ≥ 1."""
+        """The larger of both phases' drifts, as a factor ≥ 1."""
         return math.exp(max(abs(math.log(self.prefill_slowdown)), abs(math.log(self.decode_slowdown))))
 
     def shrunken(self, phase: Phase) -> float:
-        """The factor of ``phase``, shrunk by the scatter of reference work, because small drifts are mostly scatter.
+        """The drift of ``phase``, shrunk towards 1; small drifts are mostly random variation of the reference work.
 
         >>> drifted = Drift(prefill_slowdown=1.02, decode_slowdown=1.5, log_halfwidth=0.1)
         >>> [round(drifted.shrunken(phase), 3) for phase in (Phase.PREFILL, Phase.DECODE)]
@@ -56,10 +59,10 @@ class Drift:
 
 
 def drift(now: Mapping[str, float], calibrated: Mapping[str, float]) -> Drift | None:
-    """Drift between two sets of median times of reference work; None if they have no common name of ``REFERENCE``.
+    """Drift between two sets of median times of reference work; None if no time of ``REFERENCE`` is in both.
 
     If both sets have the reference model, which runs in the same runtime, its phases are compared. Otherwise arithmetic
-    represents prefill, and arithmetic and memory together represent decode. Disagreement widens the interval.
+    represents prefill, and arithmetic and memory together represent decode. The interval is wider if ratios disagree.
     """
     ratios = {
         name: now[name] / calibrated[name] for name in REFERENCE if now.get(name, 0) > 0 and calibrated.get(name, 0) > 0

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Protocol, TypedDict, TypeVar, Unpack
 
@@ -33,11 +33,11 @@ from chipwise.model.ops.workload import Workload
 T = TypeVar("T")
 WARM_UP_S = 0.5
 MIN_PREFILLS = 30
-MOST_SHARE = 0.4  # of an attempt's time limit for timing; the rest is for loading and warming up
+MOST_SHARE = 0.4  # share of an attempt's time limit for timing; the rest is for loading and warming up
 WORKER, NAME = [sys.executable, "-m", "chipwise.deploy.measure.worker"], "measuring process"
-SILENCE_S = 120.0  # after so long, and the time for loading, a process that stays counts as hung
+SILENCE_S = 120.0  # after this time, plus that for loading, a process that is kept for many models counts as hung
 SPREAD_OF = ("compute_s", "memory_s", "reference_decode_s")
-LEAST_STEP_S = 1e-5  # for shorter steps, reading two clocks would be a noticeable part
+LEAST_STEP_S = 1e-5  # for shorter steps, reading two clocks would take a noticeable share
 S_PER_BYTE = 1e-7  # extra time for large models: loading, warming up, and a minimum number of passes
 
 
@@ -49,19 +49,34 @@ class Ask(Protocol):
         ...
 
 
-class Settings(TypedDict, total=False):
+class Timing(TypedDict, total=False):
+    """How requests are timed.
+
+    Attributes:
+        repeats: Minimum number of timed decode steps; fewer for slow models, as many as the time limit allows. Default:
+            200.
+        prefills: Minimum number of timed prefills; fewer for slow models. Default: ``MIN_PREFILLS``.
+        seconds: Minimum duration of timing. Default: 1.5.
+        memory_limit_bytes: Limit on the address space of the process; 90 % of the free memory unless given.
+        seed: Random seed of the prompt's tokens. Default: 0.
+        options: Additional arguments of the runtime's ``open``.
+    """
+
+    repeats: int
+    prefills: int
+    seconds: float
+    memory_limit_bytes: int | None
+    seed: int
+    options: Mapping[str, object] | None
+
+
+class Settings(Timing, total=False):
     """Arguments of :func:`measure` by name."""
 
     runtime: str
     threads: int
-    repeats: int
-    prefills: int
-    seconds: float
     timeout_s: float
     attempts: int
-    memory_limit_bytes: int | None
-    seed: int
-    options: Mapping[str, object] | None
     calibrated: Mapping[str, float] | None
     remote: str | None
 
@@ -72,19 +87,14 @@ def measure(
     *,
     runtime: str = "onnxruntime",
     threads: int = 1,
-    repeats: int = 200,
-    prefills: int = MIN_PREFILLS,
-    seconds: float = 1.5,
     timeout_s: float = 60.0,
     attempts: int = 3,
-    memory_limit_bytes: int | None = None,
-    seed: int = 0,
-    options: Mapping[str, object] | None = None,
     calibrated: Mapping[str, float] | None = None,
     remote: str | None = None,
     ask: Ask | None = None,
+    **timing: Unpack[Timing],
 ) -> Measurement:
-    """Times ``model`` under ``workload``. Attempts on a busy machine are repeated; the quietest one is returned.
+    """Times ``model`` under ``workload``. Attempts on a busy machine are repeated; the quietest attempt is returned.
 
     Reference work (arithmetic, memory, and the runtime's reference model) is timed between requests.
 
@@ -92,21 +102,17 @@ def measure(
         model: The exported file.
         workload: Prompt and new tokens of one request.
         runtime: A name in the table of runtimes.
-        threads: Threads of the runtime; the process is pinned to as many cores, the idlest ones.
-        repeats: Least number of timed decode steps; fewer for slow models, as many as the time limit allows.
-        prefills: Least number of timed prefills; fewer for slow models.
-        seconds: Least duration of timing.
-        timeout_s: Time limit of one attempt with loading; compiling runtimes and large models get extra time.
-        attempts: Most attempts on a busy machine.
-        memory_limit_bytes: Limit on the address space of the process; 90 % of the free memory unless given.
-        seed: Random seed of the prompt's tokens.
-        options: Additional arguments of the runtime's ``open``.
+        threads: Threads of the runtime; the process is pinned to as many of the idlest cores.
+        timeout_s: Time limit of one attempt, including loading; compiling runtimes and large models get extra time.
+        attempts: Maximum number of attempts on a busy machine.
         calibrated: Reference times of this machine's profile, to compute the measurement's drift.
         remote: ``user@host`` to measure on, reached by ssh; see ``remote.py``.
         ask: Sends the request to the measuring process. Default: :func:`ask_worker`.
+        timing: See :class:`Timing`.
 
     Raises:
-        MeasurementError: The model cannot be loaded, hangs, crashes, runs out of memory or gives no finite logits.
+        MeasurementError: The model cannot be loaded, hangs, crashes, runs out of memory or gives logits that are not
+            finite.
         UnknownName: No such runtime is known.
         InputError: There are more threads than cores.
     """
@@ -115,45 +121,22 @@ def measure(
     if runtime not in RUNTIMES:
         raise UnknownName("runtime", runtime, RUNTIMES.names(), said=measured_instead(runtime))
     timeout_s += loading_s(runtime) + int(S_PER_BYTE * stored_size(Path(model)))
-    tries: list[tuple[Verdict, Reply, tuple[int, ...]]] = []
+    tries: list[tuple[Verdict, Reply]] = []
     for _ in range(max(1, attempts)):
-        request = make_request(
-            Path(model),
-            workload,
-            runtime=runtime,
-            threads=threads,
-            repeats=repeats,
-            prefills=prefills,
-            seconds=seconds,
-            timeout_s=timeout_s,
-            memory_limit_bytes=memory_limit_bytes,
-            seed=seed,
-            options=options,
-        )
+        request = make_request(Path(model), workload, runtime=runtime, threads=threads, timeout_s=timeout_s, **timing)
         reply = (ask or ask_worker)(request, timeout_s=timeout_s, threads=threads, remote=remote)
         verdict = judge(readings_of(reply, calibrated))
-        tries.append((verdict, reply, tuple(reply["cpus"])))
+        tries.append((verdict, reply))
         if verdict.clean:
             break
-    best = min(tries, key=lambda each: each[0].rank)
+    _, best = min(tries, key=lambda each: each[0].rank)
     return measurement_of(
-        *best, model=Path(model), workload=workload, runtime=runtime, threads=threads, calibrated=calibrated
+        best, model=Path(model), workload=workload, runtime=runtime, threads=threads, calibrated=calibrated
     )
 
 
 def make_request(
-    model: Path,
-    workload: Workload,
-    *,
-    runtime: str,
-    threads: int,
-    seconds: float,
-    timeout_s: float,
-    repeats: int = 200,
-    prefills: int = MIN_PREFILLS,
-    memory_limit_bytes: int | None = None,
-    seed: int = 0,
-    options: Mapping[str, object] | None = None,
+    model: Path, workload: Workload, *, runtime: str, threads: int, timeout_s: float, **timing: Unpack[Timing]
 ) -> Request:
     """The request for ``worker.py``, on the idlest cores. Arguments are those of :func:`measure`."""
     reference = reference_model(runtime)
@@ -165,21 +148,21 @@ def make_request(
         "prompt_tokens": workload.prompt_tokens,
         "new_tokens": workload.new_tokens,
         "batch": workload.batch,
-        "min_steps": repeats,
-        "min_prefills": prefills,
-        "seconds": seconds,
+        "min_steps": timing.get("repeats", 200),
+        "min_prefills": timing.get("prefills", MIN_PREFILLS),
+        "seconds": timing.get("seconds", 1.5),
         "most_s": MOST_SHARE * timeout_s,
         "warm_up_s": WARM_UP_S,
-        "memory_limit_bytes": memory_limit_bytes or int(0.9 * psutil.virtual_memory().available),
+        "memory_limit_bytes": timing.get("memory_limit_bytes") or int(0.9 * psutil.virtual_memory().available),
         "cpu_limit_s": math.ceil(timeout_s * (threads + 1)) + 1,
-        "seed": seed,
-        "options": dict(options or {}),
+        "seed": timing.get("seed", 0),
+        "options": dict(timing.get("options") or {}),
         "reference": None if reference is None else str(reference),
     }
 
 
 def readings_of(reply: Reply, calibrated: Mapping[str, float] | None) -> dict[str, float | None]:
-    """Readings for the verdict: those of the worker, and those computed from its samples and reference work."""
+    """Readings for the verdict: the reply's readings, and readings computed from its samples and reference work."""
     steps, steps_cpu = reply["tpot_s"], reply["tpot_cpu_s"]
     if not steps:  # an encoder: use its passes over the text instead of decode steps
         steps, steps_cpu = reply["ttft_s"], reply["ttft_cpu_s"]
@@ -244,7 +227,10 @@ def check_threads(threads: int) -> None:
 
 
 def join(parts: Sequence[Measurement]) -> Measurement:
-    """Joins measurements of one model: all samples, and each reason why they are unclean once, in its worst form."""
+    """Joins measurements of one model, with all samples.
+
+    Each reason for being unclean appears once, with the value in the noisiest measurement that has this reason.
+    """
     first = parts[0]
     memory = [p.peak_memory_bytes for p in parts if p.peak_memory_bytes is not None]
     by_loudness = sorted(parts, key=lambda part: part.noise_level)
@@ -302,7 +288,7 @@ def ask_worker(request: Request, *, timeout_s: float, threads: int, remote: str 
 
 
 def _checked(reply: Reply, model: str, remote: str | None = None) -> Reply:
-    """``reply``, unless it is an error."""
+    """Returns ``reply``; raises the error that it reports, if any."""
     if reply.get("lacks"):
         raise Unreachable(reply["error"] if remote is None else f"{remote}: {reply['error']}")
     if "error" in reply:
@@ -312,29 +298,26 @@ def _checked(reply: Reply, model: str, remote: str | None = None) -> Reply:
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """Threads, and torch's own allocation, which a training in the calling process may have changed."""
+    """Returns environment variables that set the number of threads and turn huge pages off."""
     return {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads), HUGE_PAGES: "0"}
 
 
 @contextmanager
 def staying(runtime: str, threads: int) -> Iterator[Ask]:
-    """A way to ask for many measurements: in a fresh process each, or several in one if ``runtime`` starts slowly.
+    """Yields a function that runs measurements: each in a fresh process, or several in one if starting is slow.
 
-    Models after the first of a process are loaded beside what the others left, so their memory is unknown.
+    In a process with several models, only the first model's memory is known, because each model leaves memory in use.
     """
     count = NEEDS[runtime].models_per_start if runtime in NEEDS else 1
     if count == 1:
         yield ask_worker
         return
-    asked = _Staying(threads, count=count, silence_s=SILENCE_S + loading_s(runtime))
-    try:
+    with closing(_Staying(threads, count=count, silence_s=SILENCE_S + loading_s(runtime))) as asked:
         yield asked
-    finally:
-        asked.close()
 
 
 class _Staying:
-    """See :func:`staying`. All processes use the same cores, because what a process has started stays on its cores."""
+    """See :func:`staying`. All processes use the same cores, because a process's children are pinned to its cores."""
 
     def __init__(self, threads: int, *, count: int, silence_s: float) -> None:
         self._threads, self._count, self._silence_s = threads, count, silence_s
@@ -356,15 +339,13 @@ class _Staying:
         return reply if first else {**reply, "peak_memory_bytes": None}
 
     def close(self) -> None:
-        """Ends the process."""
+        """Ends the current process."""
         if self._pool is not None:
             self._pool.close()
 
 
 def measurement_of(
-    verdict: Verdict,
     reply: Reply,
-    cpus: tuple[int, ...],
     *,
     model: Path,
     workload: Workload,
@@ -372,7 +353,9 @@ def measurement_of(
     threads: int,
     calibrated: Mapping[str, float] | None = None,
 ) -> Measurement:
-    """Converts the worker's reply to a Measurement."""
+    """Converts the worker's reply to a Measurement, with the verdict on its readings."""
+    seen = readings_of(reply, calibrated)
+    verdict = judge(seen)
     here = "machine" not in reply  # the worker describes its machine if it is not this one
     machine = detect()
     processor = {  # with one thread: the time of a sample if nothing else ran on its core
@@ -401,12 +384,12 @@ def measurement_of(
         own_drift=drift(own_s, calibrated) if calibrated else None,
         steps_per_sample=reply.get("steps_per_sample", 1),
         environment={
-            **readings_of(reply, calibrated),
+            **seen,
             "reference_s": reference_s,
             "reference_own_s": own_s,
             **(processor if threads == 1 else {}),
             "wall_s": reply["wall_s"],
-            "cpus": list(cpus),
+            "cpus": list(reply.get("cpus", ())),
             "load_before": reply["load_before"],
             "load_after": reply["load_after"],
             "clock_hz_before": reply["clock_hz_before"],

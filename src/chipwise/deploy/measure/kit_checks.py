@@ -1,4 +1,4 @@
-"""Checks kits and their results: the seal of packed files, and plausible ranges of machine properties and readings."""
+"""Checks kits and their results: a kit's checksum, dates, and plausible ranges of machine properties and readings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chipwise.errors import SpecError, short
 
 
 def sealed(kit: Mapping[str, object]) -> dict[str, object]:
-    """A kit's data with its seal."""
+    """Returns a kit's data with its checksum ``seal``: 32 hex digits of the SHA-256 of all other fields."""
     rest = {name: value for name, value in kit.items() if name != "seal"}
     return {**rest, "seal": digest(rest, length=32)}
 

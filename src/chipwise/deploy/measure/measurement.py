@@ -27,7 +27,8 @@ METRICS = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "tpot_p99
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Measurement(Result):
-    """One model, one workload, one machine. Samples are wall seconds in the order taken; none are dropped.
+    """A model measured under one workload on one machine. Samples are wall seconds in the order taken; none are
+    dropped.
 
     A ``ttft`` sample is one prefill including the choice of the first token. A ``tpot`` sample is one decode step:
     passing the token to the model, running it, and choosing the next token. An encoder has no decode steps: its
@@ -74,7 +75,7 @@ class Measurement(Result):
             if value is not None and not 0 < value < most:
                 raise SpecError("must be a positive, finite number", field=name)
         if self.clean == bool(self.reasons):
-            raise SpecError("an unclean measurement has reasons, a clean one none", field="reasons")
+            raise SpecError("an unclean measurement must have reasons, and a clean one must have none", field="reasons")
 
     def headline(self) -> str:
         """The model, runtime and machine."""
@@ -92,23 +93,23 @@ class Measurement(Result):
 
     @property
     def encodes(self) -> bool:
-        """Whether the model is an encoder, which generates nothing."""
+        """Whether the model generates no tokens, like an encoder."""
         return not self.tpot_s
 
     def percentile(self, quantity: Literal["ttft", "tpot"], share: float) -> float:
         """The ``share`` quantile of all samples in seconds, interpolated between neighbours.
 
         Raises:
-            MeasurementError: The quantity is decode steps of an encoder, or a tail of decode steps that were only timed
-                many at once.
+            MeasurementError: ``quantity`` is ``tpot``, and the model is an encoder, or its decode steps were timed in
+                groups and ``share`` is not 0.5.
         """
         samples = {"ttft": self.ttft_s, "tpot": self.tpot_s}[quantity]
         if not samples:
-            raise MeasurementError(f"{self.name} encodes and generates nothing: limit ttft, the pass over a text")
+            raise MeasurementError(f"{self.name} generates no tokens; use ttft, the time of a pass over its input")
         if quantity == "tpot" and self.steps_per_sample > 1 and share != 0.5:
             raise MeasurementError(
-                f"{self.runtime_version} gives the mean of {self.steps_per_sample} decode steps; of single steps only "
-                "the median is known, about"
+                f"{self.runtime_version} gives only means over {self.steps_per_sample} decode steps; for single steps, "
+                "nothing but an approximate median is known"
             )
         return float(np.quantile(samples, share))
 
@@ -129,11 +130,11 @@ class Measurement(Result):
         return self.percentile("ttft" if quantity == "ttft" else "tpot", int(share) / 100)
 
     def corrected(self, name: str) -> float:
-        """A metric with latencies divided by the drift since calibration, in SI units.
+        """A metric in SI units, with latencies corrected for the drift since calibration.
 
-        Clean measurements are not corrected for a drift within the scatter of reference work. Otherwise medians are
-        taken over undisturbed moments if calibration recorded the undisturbed speed; all other latencies are divided by
-        the drift, shrunk by that scatter.
+        A clean measurement with a drift below ``NOISE`` is not corrected: on a quiet machine, reference work varies as
+        much. In other measurements, medians are taken over undisturbed moments if calibration recorded the undisturbed
+        speed. All other latencies are divided by the drift, which is first shrunk towards 1 (:meth:`Drift.shrunken`).
 
         Raises:
             UnknownName: No such metric is known.
@@ -153,7 +154,7 @@ class Measurement(Result):
         return level if drifted.size < NOISE else level / drifted.shrunken(_phase(name))
 
     def corrected_interval(self, name: str) -> tuple[float, float | None, float | None]:
-        """:meth:`corrected` with its interval: that of the percentile, widened by the uncertainty of the drift.
+        """:meth:`corrected` with its interval: the percentile's interval, widened by the uncertainty of the drift.
 
         A bound is None for peak memory, and if there are too few samples to bound the percentile.
 
@@ -176,9 +177,9 @@ class Measurement(Result):
         """The value to which the cost model is fitted.
 
         Medians are taken over undisturbed moments (:func:`chipwise.core.statistics.own_speed`) if calibration recorded
-        the undisturbed speed. All other values are :meth:`corrected`; if the machine was busy, they use processor time,
-        which with one thread excludes the time that other processes used the core. Wall time is used if processor time
-        was not recorded.
+        the undisturbed speed. All other values are :meth:`corrected`. If the machine was busy, the correction is
+        applied to processor time if it was recorded, else to wall time. With one thread, processor time excludes the
+        time that other processes used the core.
 
         Raises:
             UnknownName: No such metric is known.
@@ -194,7 +195,7 @@ class Measurement(Result):
 
     @property
     def noise_level(self) -> float:
-        """The worst reading of the machine's load divided by its limit; below 1 is clean."""
+        """The worst ratio of a reading of the machine's load to its limit; below 1, the measurement is clean."""
         known = [{name: v for name, v in each.items() if isinstance(v, int | float)} for each in self._rounds]
         return max(judge(each).score for each in known)
 

@@ -35,7 +35,7 @@ class Reply(TypedDict, total=False):
     """Samples and readings of one measurement; only ``error`` if it failed."""
 
     error: str
-    lacks: bool  # whether the runtime is missing
+    lacks: bool  # whether it failed because the runtime is missing
     cpus: list[int]
     machine: str
     instructions: str | None
@@ -63,7 +63,7 @@ class Reply(TypedDict, total=False):
 
 
 def unobserved() -> Reply:
-    """The fields of a measurement on a machine that nobody observed meanwhile: neither its load nor its processes."""
+    """Fields of a measurement on a machine whose load and processes were not observed."""
     return {
         "ttft_cpu_s": [],
         "tpot_cpu_s": [],

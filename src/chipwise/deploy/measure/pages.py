@@ -1,7 +1,7 @@
-"""Measures a model in every page that opens an address: on phones and other machines with nothing but a browser.
+"""Measures a model in every browser that opens an address: on phones and other machines that need only a browser.
 
-Each page is measured in a thread of its own, so a tab that is closed, a slow network or a second phone disturb no
-other measurement.
+Each page is measured in a separate thread, so a closed tab, a slow network or a second phone does not disturb other
+measurements.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
-from chipwise.deploy.measure.harness import make_request, measurement_of, readings_of
+from chipwise.deploy.measure.harness import make_request, measurement_of
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.messages import Reply, unobserved
-from chipwise.deploy.measure.verdict import judge
 from chipwise.deploy.measure.worker import Loop, requested, time_requests, told, warm_up
 from chipwise.deploy.runtimes.web.engines import ENGINES
 from chipwise.deploy.runtimes.web.server import Page, Server
@@ -24,7 +23,7 @@ from chipwise.deploy.runtimes.web.sessions import Place
 from chipwise.errors import ChipwiseError, InputError
 from chipwise.model.ops.workload import Workload
 
-TIMEOUT_S = 120.0  # of a measurement, after loading
+TIMEOUT_S = 120.0  # limit on a measurement, after loading
 MOST_PORT = 65535
 
 
@@ -43,12 +42,12 @@ class Pages:
         model: The exported file.
         workload: Prompt and new tokens of one request.
         listen: Where to listen, such as ``0.0.0.0:8000``; port 0 is a free one.
-        runtime: What runs it in the page, ``browser`` or ``wllama``.
+        runtime: What runs the model in the page, ``browser`` or ``wllama``.
         threads: Threads of the runtime; a page that has fewer is refused.
         on_result: Receives the measurements.
 
     Raises:
-        InputError: ``listen`` is no address, or cannot be used.
+        InputError: ``listen`` is not an address, or cannot be used.
         Unreachable: The runtime's package is not in the cache and cannot be fetched.
     """
 
@@ -63,11 +62,11 @@ class Pages:
 
     @property
     def address(self) -> str:
-        """What to open in a browser: this machine's address in its network if it listens there."""
+        """What to open in a browser. If the server listens on all addresses, this machine's address in its network."""
         return self._server.address(_reached_as() if self._host in ("0.0.0.0", "") else self._host)
 
     def close(self) -> None:
-        """Stops listening; pages that are being measured get no answer any more."""
+        """Stops listening; pages that are being measured get no more answers."""
         self._server.close()
 
     def _measure(self, page: Page) -> None:
@@ -114,28 +113,29 @@ class Pages:
             "steps_per_sample": session.steps_per_sample,
         }
         return measurement_of(
-            judge(readings_of(reply, None)), reply, (), model=self._model, workload=asked, runtime=self._engine.name,
-            threads=self._threads,
-        )  # fmt: skip
+            reply, model=self._model, workload=asked, runtime=self._engine.name, threads=self._threads
+        )
 
 
 def parse_address(text: str) -> tuple[str, int]:
     """Host and port of ``HOST:PORT``.
 
     Raises:
-        InputError: It is no such text.
+        InputError: The text does not have this form.
     """
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdecimal() or int(port) > MOST_PORT:
-        raise InputError(f"--listen {text!r} is no address; write HOST:PORT, such as 127.0.0.1:8000 or 0.0.0.0:8000")
+        raise InputError(
+            f"--listen {text!r} is not an address; write HOST:PORT, such as 127.0.0.1:8000 or 0.0.0.0:8000"
+        )
     return host, int(port)
 
 
 def _reached_as() -> str:
-    """This machine's address on its way to other networks; no packet is sent."""
+    """Returns this machine's address on the route to other networks, without sending a packet."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # an address that documents use
+            probe.connect(("192.0.2.1", 9))  # an address reserved for documentation
             return str(probe.getsockname()[0])
         except OSError:
             return socket.gethostname()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 
 import numpy as np
@@ -16,7 +17,9 @@ REFERENCE_PROMPT, REFERENCE_STEPS = 16, 4
 
 
 class ReferenceWork:
-    """Times of arithmetic in the caches, a sum over memory, and (if given) a small model in the same runtime.
+    """Times three kinds of work: arithmetic on data in the caches, the sum of a large array, and a small model.
+
+    The small model, which runs in the same runtime as the measured one, is optional.
 
     Args:
         reference: A session of the reference model, with room for ``REFERENCE_PROMPT + REFERENCE_STEPS`` positions.
@@ -31,16 +34,14 @@ class ReferenceWork:
         self._prompt = generator.integers(0, vocab_size, (1, REFERENCE_PROMPT))
         self._token = self._prompt[:, :1].copy()
         self._last, self._requests = 0.0, 0
-        self.seconds: dict[str, list[float]] = {"compute_s": [], "memory_s": []}
-        if reference is not None:
-            self.seconds |= {"reference_prefill_s": [], "reference_decode_s": []}
+        self.seconds = defaultdict[str, list[float]](list)
 
     def run_if_due(self) -> None:
         """Times all reference work if it is due, after an untimed run that replaces the model's data in the caches.
 
-        It is due every 50 ms (15 ms for quick models), but after at most one request in a hundred, because the next
-        request finds the caches filled by reference work. This is frequent enough for machines whose speed changes
-        within tenths of a second.
+        Reference work is due 50 ms after it was last timed, or after 15 ms if a hundred requests have run since then.
+        It is not due more often, because it fills the caches, which slows down the next request. These intervals are
+        short enough for machines whose speed changes within tenths of a second.
         """
         self._requests += 1
         since = time.perf_counter() - self._last

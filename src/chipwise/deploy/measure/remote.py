@@ -35,7 +35,10 @@ import numpy
 
 
 def prepare_remote(request: Request, *, host: str) -> tuple[Request, list[str]]:
-    """Copies the files of ``request`` to ``host``; returns the request with their paths there and the command to run.
+    """Copies the files of ``request`` to ``host``.
+
+    Returns:
+        The request with the paths on ``host``, and the command that measures there.
 
     Raises:
         InputError: The host's name would be read as an option of ssh.

@@ -22,7 +22,7 @@ class LoadReading:
     """Load counters at one moment. The load over a period is the difference of two readings."""
 
     wall_s: float
-    process_cpu_s: float  # of this process: all threads, user and system
+    process_cpu_s: float  # seconds of this process: all threads, user and system
     involuntary_switches: int
     busy_s: float | None  # sum over the measured cores: user, nice, system, interrupts
     elsewhere_s: float | None  # same for all other cores
@@ -31,7 +31,7 @@ class LoadReading:
 
 
 def read_load(cpus: Collection[int]) -> LoadReading:
-    """Counters of the cores ``cpus`` now."""
+    """Load counters of the cores ``cpus`` at this moment."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     busy, steal = _cpu_times(cpus)
     elsewhere, _ = _cpu_times(set(range(os.cpu_count() or 1)) - set(cpus))
@@ -98,11 +98,8 @@ def status_bytes(field: str) -> int | None:
 
 def frequency_hz(cpus: Collection[int], *, root: Path = ROOT) -> float | None:
     """Mean clock of the cores ``cpus`` at this moment."""
-    found = []
-    for cpu in cpus:
-        khz = _number(root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq")
-        if khz is not None:
-            found.append(khz * 1e3)
+    files = (root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq" for cpu in cpus)
+    found = [khz * 1e3 for file in files if (khz := _number(file)) is not None]
     return sum(found) / len(found) if found else None
 
 

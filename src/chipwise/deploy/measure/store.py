@@ -1,6 +1,6 @@
 """The user's data folder: all measurements in one SQLite file, and the profiles of this machine.
 
-SQLite runs in write-ahead mode: many processes may write at once, and a killed one leaves no partial entry. A
+SQLite runs in write-ahead mode: many processes may write at once, and a killed process leaves no partial entry. A
 measurement is stored with all samples as compressed JSON, next to columns for searching. Its id is the hash of its
 content, so importing it twice changes nothing.
 """
@@ -92,7 +92,9 @@ class Stored:
         design = None
         if known is not None:
             if not isinstance(known, Mapping) or "arch" not in known:
-                raise SpecError("must be a mapping of arch and weights", file=file, field="design")
+                raise SpecError(
+                    "must be a mapping with the field `arch`, and optionally `weights`", file=file, field="design"
+                )
             arch = spec_io.from_data(known["arch"], file=file)
             design = build(Design, {"arch": arch, "weights": known.get("weights", "fp32")}, field="design", file=file)
         return cls(
@@ -146,7 +148,7 @@ class MeasurementStore:
         wanted = {"device": device, "runtime": runtime, "threads": threads}
         limits = {name: value for name, value in wanted.items() if value is not None}
         where = " AND ".join(f"{name} = ?" for name in limits) or "1"
-        if not self._exists():
+        if not _exists(self.path):
             return []
         with self._open() as database:
             found = database.execute(
@@ -168,7 +170,7 @@ class MeasurementStore:
         """The measurement with the id ``identity``, which may be abbreviated.
 
         Raises:
-            UnknownName: There is none, or several match.
+            UnknownName: No id matches, or several do.
         """
         matching = [name for name in self._ids() if identity and name.startswith(identity)]
         if len(matching) != 1:
@@ -178,7 +180,7 @@ class MeasurementStore:
         return self._read(matching[0], blob)
 
     def _ids(self) -> list[str]:
-        if not self._exists():
+        if not _exists(self.path):
             return []
         with self._open() as database:
             return [row[0] for row in database.execute("SELECT id FROM measurements ORDER BY added, rowid")]
@@ -187,7 +189,7 @@ class MeasurementStore:
         """Deletes measurements; returns their number.
 
         Raises:
-            UnknownName: One of them does not exist; then none is deleted.
+            UnknownName: One of the measurements does not exist; then none is deleted.
         """
         exact = [(self.get(identity).id,) for identity in identities]
         if not exact:
@@ -223,9 +225,6 @@ class MeasurementStore:
         if not items:
             raise SpecError("holds no measurements", file=name)
         return self._insert(items)
-
-    def _exists(self) -> bool:
-        return _exists(self.path)
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -267,7 +266,7 @@ def _require_labels(item: Stored, place: str) -> None:
 
 
 def kept_as(runtime: str, kind: str) -> str:
-    """Name of the profile for models of one kind: ``images``, ``ranking``, ``sounds``; empty: for those of text."""
+    """Name of the profile for one kind of models: ``images``, ``ranking``, ``sounds``, or empty for text models."""
     return f"{runtime}-{kind}" if kind else runtime
 
 
@@ -340,12 +339,14 @@ def _exists(path: Path) -> bool:
     """Whether the file exists.
 
     Raises:
-        StorageError: Its folder cannot be read.
+        StorageError: The folder of ``path`` cannot be read.
     """
     try:
         path.stat()
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise StorageError(f"{path}: cannot be read ({error.strerror}); is CHIPWISE_HOME a folder of yours?") from None
+        raise StorageError(
+            f"{path}: cannot be read ({error.strerror}); set CHIPWISE_HOME to a folder that you may read"
+        ) from None
     return True

@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.deploy.measure.harness import ask_worker, make_request, measurement_of, readings_of
+from chipwise.deploy.measure.harness import ask_worker, make_request, measurement_of
 from chipwise.deploy.measure.measurement import Measurement
-from chipwise.deploy.measure.verdict import judge
 from chipwise.errors import MeasurementError
 from chipwise.hardware.device import Thermal
 from chipwise.model.ops.workload import Workload
@@ -32,8 +31,8 @@ class Window:
     at_s: float  # middle of the window
     tpot_p50_s: float
     steps: int
-    clock_hz: float | None = None  # at its end
-    temperature_c: float | None = None  # of the hottest zone at its end
+    clock_hz: float | None = None  # at the end of the window
+    temperature_c: float | None = None  # of the hottest zone at the end of the window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +66,8 @@ def measure_sustained(
     request = make_request(model, workload, runtime=runtime, threads=threads, seconds=seconds, timeout_s=timeout_s)
     reply = ask_worker(request, timeout_s=timeout_s, threads=threads, remote=remote)
     windows = windowed(reply["tpot_at_s"], reply["tpot_s"], seconds=reply["wall_s"])
-    verdict = judge(readings_of(reply, calibrated))
     found = measurement_of(
-        verdict,
-        reply,
-        tuple(reply["cpus"]),
-        model=model,
-        workload=workload,
-        runtime=runtime,
-        threads=threads,
-        calibrated=calibrated,
+        reply, model=model, workload=workload, runtime=runtime, threads=threads, calibrated=calibrated
     )
     thermal = replace(fit_thermal(windows), temperature_c=reply["temperature_c"], ambient_c=ambient_c)
     return Sustained(measurement=found, windows=windows, thermal=thermal)
@@ -97,8 +88,8 @@ def windowed(at_s: Sequence[float], step_s: Sequence[float], *, seconds: float) 
 def fit_thermal(windows: Sequence[Window]) -> Thermal:
     """Fits ``cold * (1 + rise * (1 - exp(-t / constant)))`` to the windows, minimising absolute errors.
 
-    Time constants are tried on a grid from a twentieth of the observed time to all of it. The two other parameters
-    follow by least squares with less weight for outliers (slow periods with another cause).
+    Time constants are tried on a grid from 5 % to 100 % of the observed time. The two other parameters follow by least
+    squares with less weight for outliers (slow periods with another cause).
 
     Raises:
         MeasurementError: There are too few windows.
@@ -123,7 +114,7 @@ def fit_thermal(windows: Sequence[Window]) -> Thermal:
 
 
 def _rise(at: Float64Array, took: Float64Array, constant: float) -> tuple[float, float, float]:
-    """Mean absolute error, cold value and total rise of the best curve with this time constant."""
+    """Mean absolute error, cold value and total rise of the best-fitting curve with this time constant."""
     rows = np.stack([np.ones_like(at), 1 - np.exp(-at / constant)], axis=1)
     weights = np.ones(len(at))
     values = np.zeros(2)

@@ -1,4 +1,5 @@
-"""Verdict: whether the machine was quiet during a measurement, by rules over readings before, after and in between.
+"""Verdict: whether the machine was quiet during a measurement, by rules over readings taken before, during and after
+it.
 
 Slow samples are never dropped: a whole measurement is either clean, or unclean with reasons.
 """
@@ -24,11 +25,11 @@ LIMITS = {
 }
 _SHARES = ("lost", "others", "steal", "elsewhere")  # displayed in percent
 _REASONS = {
-    "lost": "the process waited {0} of the time (limit {1})",
+    "lost": "the process waited for a core {0} of the time (limit {1})",
     "others": "other processes used {0} of the measured cores (limit {1})",
     "steal": "the hypervisor took {0} of the measured cores (limit {1})",
     "switches_per_s": "the process was pushed off its core {0:.0f} times a second (limit {1:.0f})",
-    "reference_spread": "reference work in between varied by a factor of {0:.2f} (limit {1:.2f})",
+    "reference_spread": "reference work between requests varied by a factor of {0:.2f} (limit {1:.2f})",
     "elsewhere": "the other cores were busy for {0} of the time (limit {1})",
     "waited": "decode steps took {0:.2f} times their processor time (limit {1:.2f})",
     "dispersion": "one decode step in ten took {0:.2f} times the median or more (limit {1:.2f})",
@@ -39,7 +40,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """``clean`` if no limit is exceeded. ``score`` is the worst reading divided by its limit; lower is quieter.
+    """``clean`` if no limit is exceeded. ``score`` is the worst ratio of a reading to its limit; lower is quieter.
 
     ``slow``: the machine never reached the speed it had at calibration.
     """

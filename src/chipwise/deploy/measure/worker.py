@@ -31,7 +31,7 @@ from chipwise.errors import MeasurementError, MissingExtra, Unreachable
 from chipwise.hardware.detect import detect
 
 _FIRST_CYCLES = 2  # never timed, because of loading and first memory accesses
-LEAST_PASSES = 3  # fewest passes of a model too slow for the wanted number
+LEAST_PASSES = 3  # minimum number of passes of a model that is too slow for the wanted number
 _STEADY = 0.03  # relative difference between two windows of warm-up that counts as steady
 
 
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def answer_next(request: Request) -> Reply:
-    """As :func:`answer`, in a process that stays."""
+    """Like :func:`answer`, in a process that measures other models afterwards."""
     try:
         return answer(request)
     finally:
@@ -52,7 +52,7 @@ def answer_next(request: Request) -> Reply:
 
 
 def answer(request: Request) -> Reply:
-    """As :func:`run`; out of memory and a missing runtime are replies, too."""
+    """Like :func:`run`, but if memory runs out or the runtime is missing, replies with an error."""
     # Ends this process if its parent is gone. (With a limit on CPU time, the CPU clock would advance in steps of 4 ms.)
     signal.alarm(request["cpu_limit_s"])
     try:
@@ -79,12 +79,12 @@ def run(request: Request) -> Reply:
     loop = Loop(session, requested(session, generator, batch=batch, prompt=prompt), steps=steps)
     steady = warm_up(loop, request["warm_up_s"])
     outside = session if isinstance(session, Elsewhere) else None
-    # before the reference work allocates memory
+    # read before the reference work allocates memory
     peak_memory_bytes = outside.peak_memory_bytes() if outside else sensors.status_bytes("VmHWM")
     reference: Session | None = None
     if request["reference"]:
         room = REFERENCE_PROMPT + REFERENCE_STEPS
-        own = {name: value for name, value in options.items() if name != "feed"}  # the model's data are not its
+        own = {name: value for name, value in options.items() if name != "feed"}  # without the model's data
         reference = runtime.open(Path(request["reference"]), capacity=room, batch=1, threads=threads, options=own)
     reference_work = ReferenceWork(reference)
     reference_work.run_if_due()
@@ -128,7 +128,7 @@ def run(request: Request) -> Reply:
 
 
 def time_requests(loop: Loop, request: Request, *, between: Callable[[], None] = lambda: None) -> None:
-    """Runs requests until there are enough samples, or the time is over."""
+    """Runs requests until there are enough samples, or the request's time limit is reached."""
     started = time.perf_counter()
     while True:
         elapsed = time.perf_counter() - started
@@ -142,14 +142,14 @@ def time_requests(loop: Loop, request: Request, *, between: Callable[[], None] =
 
 
 def read_load(cpus: Collection[int], outside: Elsewhere | None) -> sensors.LoadReading:
-    """Counters of the cores ``cpus`` and of this process, with the process that runs the model if it is another one."""
+    """Counters of the cores ``cpus`` and of this process, including a separate process that runs the model, if any."""
     found = sensors.read_load(cpus)
     more = outside.cpu_s() if outside else None
     return replace(found, process_cpu_s=found.process_cpu_s + more) if more else found
 
 
 def told(facts: Facts) -> Facts:
-    """The part of a file's metadata that a measurement stores."""
+    """Returns those fields of a file's metadata that a measurement stores."""
     told: Facts = {"design": facts.get("design", ""), "name": facts.get("name", "")}
     if image := facts.get("image"):
         told["image"] = image
@@ -181,7 +181,10 @@ def _limit(what: int, amount: float) -> None:
 
 
 class Loop:
-    """Runs and times prefills and decode steps, with the choice of the next token; without ``steps``, only prefills."""
+    """Runs and times prefills and decode steps; if ``steps`` is 0, only prefills.
+
+    Each time includes the choice of the next token, unless a session that times itself leaves it out.
+    """
 
     def __init__(self, session: Session, tokens: AnyArray, *, steps: int) -> None:
         self._session, self._tokens, self._steps = session, tokens, steps
@@ -241,7 +244,7 @@ class Loop:
 def readings(
     before: sensors.LoadReading, after: sensors.LoadReading, *, threads: int, cpus: int
 ) -> dict[str, float | None]:
-    """Differences of two readings, named as ``verdict.judge`` expects."""
+    """Differences between two readings of the counters, named as ``verdict.judge`` expects."""
     wall_s = max(after.wall_s - before.wall_s, 1e-9)
     cpu_s = after.process_cpu_s - before.process_cpu_s
     others = steal = elsewhere = None

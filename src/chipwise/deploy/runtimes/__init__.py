@@ -9,6 +9,7 @@ import importlib.util
 import os
 import shutil
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +18,14 @@ from typing import Literal, NamedTuple, Protocol, TypedDict, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.arrays import AnyArray
 from chipwise.core.environments import lacking
 from chipwise.core.tables import Table
 from chipwise.errors import MeasurementError, UnknownName, nearest
 from chipwise.hardware.runtime import runtime_named
 
 TEXT_INPUTS = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
-TEXT_PAST = "past_key_values."  # before the names of a cache's inputs
+TEXT_PAST = "past_key_values."  # prefix of the names of a cache's inputs
 """Names of inputs that Hugging Face's exports of text models have."""
 
 Tokens = npt.NDArray[np.int64]  # (batch, tokens)
@@ -75,8 +77,7 @@ class Session(Protocol):
     ``capacity`` positions. Both return the logits of the last position of each sequence; the array may be reused by
     the next call. The same tokens give the same logits, regardless of earlier use of the session.
 
-    A session with its own time, such as a simulator, may have a method ``clock`` that returns it in seconds; see
-    :func:`clock_of`.
+    A session with simulated time may have a method ``clock`` that returns this time in seconds; see :func:`clock_of`.
     """
 
     vocab_size: int
@@ -92,9 +93,9 @@ class Session(Protocol):
 
 
 class Timed(NamedTuple):
-    """Times that a session took itself: seconds of each prefill and of each decode step, and the last output.
+    """Times that a session measured itself: seconds of each prefill and of each decode step, and the last output.
 
-    The processor times are those of the thread that runs the model, means over several passes; empty if unknown.
+    Processor times are those of the thread that runs the model, averaged over several passes; empty if unknown.
     """
 
     output: Logits
@@ -106,25 +107,48 @@ class Timed(NamedTuple):
 
 @runtime_checkable
 class Elsewhere(Protocol):
-    """A session that runs in another process and times itself, so that messages are no part of a time."""
+    """A session that runs in another process and times itself, so that times exclude messages between processes."""
 
     steps_per_sample: int  # decode steps averaged in each of the times
 
     def timed(self, tokens: Tokens, steps: int) -> Timed:
-        """A prompt and ``steps`` greedy decode steps; of a model that answers in one pass, one pass or several."""
+        """Times a prompt and ``steps`` greedy decode steps; for a model that does not decode, one or more passes."""
         ...
 
     def cpu_s(self) -> float | None:
-        """Processor seconds of that process so far; None if unknown."""
+        """Processor seconds of the other process so far; None if unknown."""
         ...
 
     def peak_memory_bytes(self) -> int | None:
-        """Its memory; None if unknown."""
+        """Peak memory of the other process; None if unknown."""
         ...
 
     def settings(self) -> dict[str, object]:
-        """What to record with a measurement."""
+        """Settings to record with a measurement."""
         ...
+
+
+class SinglePass(ABC):
+    """A loaded model that answers in one pass. The harness treats this as a prefill, with the inputs as prompts."""
+
+    facts: Facts
+    vocab_size: int = 0
+
+    @abstractmethod
+    def prefill(self, tokens: AnyArray) -> AnyArray:
+        """Outputs for the model's inputs."""
+
+    def answer(self, *inputs: AnyArray) -> AnyArray:
+        """Outputs of one pass for the inputs of the model's torch module."""
+        return self.prefill(*inputs)
+
+    def decode(self, tokens: AnyArray) -> AnyArray:
+        """Always raises an error, because the model does not generate.
+
+        Raises:
+            MeasurementError: Always.
+        """
+        raise MeasurementError(f"{self.facts['name']}: this model answers in one pass and does not generate")
 
 
 class Runtime(Protocol):
@@ -174,10 +198,10 @@ class Needs:
     module: str  # module that must be importable
     extra: str  # installs the module: pip install 'chipwise[extra]'
     gpu: bool = False
-    programs: tuple[str, ...] = ()  # one of them must be on the path, or be named by ``CHIPWISE_BROWSER``
-    environment: str = ""  # a Python environment of its own, see ``core/environments.py``
+    programs: tuple[str, ...] = ()  # one of these must be on the path, or be named by ``CHIPWISE_BROWSER``
+    environment: str = ""  # the separate Python environment that it runs in, see ``core/environments.py``
     loading_s: float = 0.0  # time to load a model in addition to reading it, on a busy machine
-    models_per_start: int = 1  # of a calibration, in one process, for runtimes that take seconds to start
+    models_per_start: int = 1  # models that calibration runs per process; more if a start takes seconds
 
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -199,7 +223,7 @@ NEEDS = {
 
 
 def table_name(runtime: str) -> str:
-    """The key of ``runtime`` in ``RUNTIMES``, given that key or an alias that estimates accept.
+    """The key of a runtime in ``RUNTIMES``; ``runtime`` is this key, or an alias that ``chipwise estimate`` accepts.
 
     >>> table_name("torch-compile"), table_name("ort")
     ('torch-compiled', 'onnxruntime')
@@ -214,7 +238,7 @@ def table_name(runtime: str) -> str:
 
 
 def measured_instead(runtime: str) -> str:
-    """Half a sentence with names in ``RUNTIMES`` for one that is not there: similar ones, or all if it is predicted.
+    """Suggests names in ``RUNTIMES``: all if ``runtime`` can be predicted but not measured, else similar ones.
 
     >>> measured_instead("onnxruntme")
     "did you mean 'onnxruntime'?"
@@ -223,7 +247,9 @@ def measured_instead(runtime: str) -> str:
         title = runtime_named(runtime).title
     except UnknownName:
         return nearest(runtime, RUNTIMES.names())
-    return f"{title} is predicted for data sheets, not measured; measured are {', '.join(sorted(RUNTIMES.names()))}"
+    return (
+        f"{title} can be predicted from data sheets, but not measured; these can: {', '.join(sorted(RUNTIMES.names()))}"
+    )
 
 
 def clock_of(session: Session) -> Callable[[], float]:
@@ -245,13 +271,23 @@ def prompt_shape(tokens: Tokens, *, batch: int, capacity: int) -> tuple[int, int
     return sequences, length
 
 
+def check_positions(path: str | Path, most: int, capacity: int) -> None:
+    """Checks that the model in a file has enough positions for a workload.
+
+    Raises:
+        MeasurementError: The model has fewer positions.
+    """
+    if capacity > most:
+        raise MeasurementError(f"{path}: the model has {most} positions; the workload needs {capacity}")
+
+
 def loading_s(runtime: str) -> float:
-    """Time in seconds allowed for loading a model in ``runtime``, in addition to reading it."""
+    """Seconds allowed for loading a model in ``runtime``, in addition to the time for reading its file."""
     return NEEDS[runtime].loading_s if runtime in NEEDS else 0.0
 
 
 def program_of(names: Sequence[str]) -> str | None:
-    """Path of the program that ``CHIPWISE_BROWSER`` names, else of the first of ``names`` on the path; None if none."""
+    """Path of the program in ``CHIPWISE_BROWSER``, else of the first of ``names`` on the PATH; None if none exists."""
     own = os.environ.get("CHIPWISE_BROWSER")
     return next(filter(None, map(shutil.which, [own] if own else names)), None)
 

@@ -1,6 +1,6 @@
-"""ONNX Runtime Web (WebAssembly with SIMD, on one or more threads) in a browser, for the files of ONNX Runtime.
+"""ONNX Runtime Web (WebAssembly with SIMD, on one or more threads) in a browser.
 
-See ``web/`` for the page and what runs in it.
+It runs the same files as ONNX Runtime. See ``web/`` for the page and what runs in it.
 """
 
 from __future__ import annotations

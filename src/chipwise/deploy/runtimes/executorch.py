@@ -1,4 +1,4 @@
-"""ExecuTorch with XNNPACK on the CPU, in a Python environment of its own: see ``executorch_program.py``."""
+"""ExecuTorch with XNNPACK on the CPU, in a separate Python environment: see ``executorch_program.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs and times ``.pte`` files with ExecuTorch, as a program in the environment of ``core/environments.py``."""
+"""Program that runs and times ``.pte`` files; runs in the environment ``executorch`` (``core/environments.py``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from chipwise.deploy.runtimes import Logits, Tokens
 from chipwise.deploy.runtimes.timed_program import serve_models
 from chipwise.errors import MeasurementError
 
-# As the package's portable_lib.py and custom_ops.py do, which import its converter too: some seconds and 300 MB.
+# Loads what the package's portable_lib.py and custom_ops.py load, without their import of the converter, which takes
+# some seconds and 300 MB.
 sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)
 from executorch.extension.pybindings import _C as runtime  # noqa: E402, N811
 
@@ -24,7 +25,7 @@ FACTS = "chipwise"  # the constant method that holds the file's metadata, JSON i
 
 
 class Model:
-    """A loaded file, whose cache is inside."""
+    """A loaded file, which contains its own cache."""
 
     def __init__(self, path: Path, threads: int, capacity: int) -> None:
         runtime._unsafe_reset_threadpool(threads)
@@ -36,7 +37,7 @@ class Model:
             raise MeasurementError(f"{path}: not an ExecuTorch file that chipwise wrote: {error}") from None
 
     def step(self, tokens: Tokens, start: int) -> Logits:
-        """Logits (1, V) after ``tokens`` (1, T), of which the first is at ``start``; the next call overwrites them."""
+        """Returns logits (1, V) after ``tokens`` (1, T) from position ``start`` on; the next call overwrites them."""
         found: Logits = self._loaded.forward((torch.from_numpy(tokens), torch.tensor([start])), False)[0].numpy()
         return found
 

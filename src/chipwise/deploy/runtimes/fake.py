@@ -1,9 +1,9 @@
-"""A test double of a runtime: a JSON file sets the duration of each pass and its failures.
+"""A test double of a runtime: a JSON file specifies how long each pass takes and how it fails, if at all.
 
 The file holds ``vocab_size``, ``prefill_s`` and ``decode_s`` (seconds of busy waiting), and optionally ``fault``: one
 of ``hang``, ``crash``, ``nan``, ``memory`` (allocates until it is refused), ``noise`` (prints to stdout). The option
-``drift`` lengthens all waits, as on a machine that has become slower. With the option ``simulated`` it does not wait:
-the session has its own clock, which advances by exactly these times.
+``drift`` lengthens all waits, as on a machine that has become slower. With the option ``simulated`` a pass does not
+wait: the session has its own clock, which each pass advances by exactly its duration.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from chipwise.model.arch.design import Design
 
 
 class FakeFacts(Facts, total=False):
-    """Fields of a model file or of options."""
+    """Contents of a fake model file, and options of a fake session: times, faults and drift."""
 
     prefill_s: float
     decode_s: float

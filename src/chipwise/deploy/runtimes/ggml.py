@@ -1,8 +1,9 @@
-"""ggml, the library of llama.cpp's formats and kernels, as the packages llama-cpp-python and xllamacpp contain it.
+"""ggml, llama.cpp's library of formats and kernels, from the package llama-cpp-python or xllamacpp.
 
-It packs matrices as llama.cpp's own quantiser does, restores them, and times the kernels that llama.cpp would run on
-this machine, also those that repack weights when a model is loaded. Only C functions of ggml's public headers are
-called, so that any version works. If both packages are installed, llama-cpp-python's library is used.
+This module packs matrices as llama.cpp's own quantiser does, restores them, and times the kernels that llama.cpp would
+run on this machine, including those for which weights are repacked when a model is loaded. Only C functions of ggml's
+public headers are called, so that any version works. If both packages are installed, llama-cpp-python's library is
+used.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from chipwise.errors import InputError, MeasurementError, MissingExtra, Unsuppor
 
 Rounding = Literal["none", "f16", "q8_0", "q8_K"]
 Bytes = npt.NDArray[np.uint8]
-_THREAD_VALUES = 1 << 16  # of a matrix that a thread packs at least
+_THREAD_VALUES = 1 << 16  # minimum number of a matrix's values for each packing thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +35,9 @@ class GgmlType:
 
     name: str
     code: int
-    block: int  # values
+    block: int  # values per block
     block_bytes: int
-    activations: Rounding  # how its kernels round the other factor of a product
+    activations: Rounding  # how its kernels round the other factor of a matrix product
 
     @property
     def bits(self) -> float:
@@ -78,7 +79,7 @@ TYPES = _types(
     ("IQ4_XS", 23, 256, 136, "q8_K"),
     ("IQ3_XXS", 18, 256, 98, "q8_K"),
 )
-"""Formats by name. References: block sizes of ggml-common.h; products of ``type_traits_cpu`` in ggml-cpu.c."""
+"""Formats by name. References: block sizes of ggml-common.h; dot products of ``type_traits_cpu`` in ggml-cpu.c."""
 
 
 class _Memory(ctypes.Structure):
@@ -113,19 +114,20 @@ class Ggml:
         if place is None:
             raise MissingExtra("xllamacpp", "all")
         self.package, paths = place
-        self._parts = [ctypes.CDLL(str(path)) for path in paths]  # not global: OpenVINO would get its C++ symbols
+        # Not global, or OpenVINO would use this library's C++ symbols.
+        self._parts = [ctypes.CDLL(str(path)) for path in paths]
         self.call("ggml_log_set", None, _quiet, ctypes.c_void_p())
         self.call("ggml_cpu_init", None)
 
     def call(self, name: str, result: type[object] | None, *values: object) -> int:
-        """The result of a C function; numbers are passed as 64-bit integers, addresses as ``c_void_p``."""
+        """Returns the result of a C function; numbers are passed as 64-bit integers, addresses as ``c_void_p``."""
         function = self._function(name)
         function.restype = result
         given = function(*(ctypes.c_int64(value) if isinstance(value, int) else value for value in values))
         return int(given or 0)
 
     def pointer(self, name: str, *values: object) -> ctypes.c_void_p:
-        """The address that a C function returns."""
+        """Calls a C function that returns an address, and returns that address."""
         return ctypes.c_void_p(self.call(name, ctypes.c_void_p, *values))
 
     def _function(self, name: str) -> ctypes._NamedFuncPointer:
@@ -137,7 +139,7 @@ class Ggml:
         raise Unsupported(f"the llama.cpp in {self.package} has no {name}; install a newer one")
 
     def vectors(self) -> str:
-        """The instruction sets of the kernels, for records (``AVX2``, ``AVX512-VNNI``, ``NEON`` …)."""
+        """Name of the instruction set that the kernels use, such as ``AVX2``, ``AVX512-VNNI`` or ``NEON``."""
         known = {
             "avx512_vnni": "AVX512-VNNI",
             "avx512": "AVX512",
@@ -149,15 +151,15 @@ class Ggml:
         return next((word for key, word in known.items() if self.call(f"ggml_cpu_has_{key}", ctypes.c_int)), "scalar")
 
     def pack(self, values: Float32Array, kind: GgmlType, importance: Float32Array | None = None) -> Bytes:
-        """A matrix (rows, width) in a format, as bytes (rows, row bytes).
+        """Packs a matrix (rows, width) in a format, as bytes (rows, row bytes).
 
         Args:
-            values: The matrix; finite.
+            values: The matrix; all values must be finite.
             kind: The format.
-            importance: Mean square of each input (width,), with which errors are weighted; None: equal weights.
+            importance: Weights (width,) of the rounding errors: the mean square of each input. None: equal weights.
 
         Raises:
-            Unsupported: The width is no multiple of the format's block.
+            Unsupported: The width is not a multiple of the format's block.
             InputError: A value is not finite.
         """
         rows, width = values.shape
@@ -198,7 +200,7 @@ class Ggml:
         return made
 
     def round_trip(self, values: Float32Array, kind: GgmlType, importance: Float32Array | None = None) -> Float32Array:
-        """What a matrix becomes in a format."""
+        """Returns a matrix after it was packed in a format and unpacked again."""
         return self.unpack(self.pack(values, kind, importance), kind, values.shape[1])
 
 
@@ -225,12 +227,13 @@ def ggml() -> Ggml:
 
 
 class Product:
-    """Products of ``copies`` matrices (rows, width) in one format with ``tokens`` inputs, ready to be timed.
+    """Matrix products to be timed: each of ``copies`` matrices is multiplied by ``tokens`` vectors.
 
-    Weights are in the buffer that llama.cpp chooses on a processor: the first one that repacks them, if any does.
+    The matrices (rows, width) are in one format. Their weights are in the buffer that llama.cpp chooses on a CPU: the
+    first one that repacks them, else the usual one.
 
     Attributes:
-        repacked: Whether the weights are in a layout of their own, made when a model is loaded.
+        repacked: Whether the weights are in a special layout, to which they are converted when a model is loaded.
     """
 
     def __init__(self, kind: GgmlType, rows: int, width: int, *, tokens: int, copies: int, threads: int = 1) -> None:
@@ -268,7 +271,7 @@ class Product:
         lib.call("ggml_backend_tensor_set", None, inputs, _address(filled), 0, filled.nbytes)
 
     def seconds(self) -> float:
-        """Processor seconds of this thread for one of the products; all of them run once."""
+        """Runs every matrix product once; returns this thread's processor seconds per product."""
         begun = time.thread_time()
         code = self._lib.call("ggml_backend_graph_compute", ctypes.c_int, self._backend, self._graph)
         spent = time.thread_time() - begun

@@ -1,7 +1,7 @@
-"""Runtimes in Python environments of their own (see ``core/environments.py``).
+"""Runtimes in separate Python environments (see ``core/environments.py``).
 
-A program there (``timed_program.py``) runs the model and times every pass by its own clock, so messages are no part of
-a time.
+A program in the environment (``timed_program.py``) runs the model and times every pass by its own clock, so times
+exclude messages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from chipwise.core.arrays import AnyArray
 from chipwise.core.digest import plain
 from chipwise.core.environments import Program, program
-from chipwise.deploy.runtimes import Facts, Timed, prompt_shape
+from chipwise.deploy.runtimes import Facts, Timed, check_positions, prompt_shape
 from chipwise.errors import MeasurementError, Unsupported
 
 
@@ -31,8 +31,7 @@ class ProgramSession:
         self.facts: Facts = plain(opened["facts"])
         self._number, self._memory_bytes = opened["number"], plain(opened["memory_bytes"])
         weakref.finalize(self, self._program.ask, "forget", number=self._number).atexit = False
-        if capacity > (most := self.facts["max_tokens"]):
-            raise MeasurementError(f"{path}: the model has {most} positions; the workload needs {capacity}")
+        check_positions(path, self.facts["max_tokens"], capacity)
         self.vocab_size: int = self.facts["vocab_size"]
 
     def prefill(self, tokens: AnyArray) -> AnyArray:
@@ -45,7 +44,7 @@ class ProgramSession:
         return self._run(tokens).output
 
     def timed(self, tokens: AnyArray, steps: int) -> Timed:
-        """A prompt and ``steps`` greedy decode steps."""
+        """Times a prompt and ``steps`` greedy decode steps."""
         self._length = 0
         return self._run(tokens, steps)
 
@@ -68,22 +67,22 @@ class ProgramSession:
         return used
 
     def peak_memory_bytes(self) -> int | None:
-        """The most memory of the program, less what it had before the first model."""
+        """Peak memory of the program, less what it used before it loaded the first model."""
         most: int = self._memory_bytes
         return most
 
     def settings(self) -> dict[str, object]:
-        """What to record with a measurement."""
+        """Settings to record with a measurement."""
         return {"memory_excludes": self._excludes}
 
 
 class ProgramRuntime:
-    """A runtime on the CPU in the environment of its name. See :class:`chipwise.deploy.runtimes.Runtime`."""
+    """A runtime on the CPU, in the environment called ``name``. See :class:`chipwise.deploy.runtimes.Runtime`."""
 
     name: str
     title: str
-    module: str  # of the program
-    excludes: str  # what the program's memory is counted without
+    module: str  # Python module of the program
+    excludes: str  # what the reported memory of the program excludes
 
     def version(self) -> str:
         """The runtime's own version."""
@@ -96,11 +95,11 @@ class ProgramRuntime:
 
         Raises:
             MeasurementError: The file cannot be run, or options are given.
-            Unsupported: More than one sequence: the file's cache holds one.
+            Unsupported: ``batch`` is not 1; the file's cache holds one sequence.
             Unreachable: The environment is missing; the message says how to make it.
         """
         if options:
-            raise MeasurementError(f"{self.name} takes no options, not {sorted(options)}")
+            raise MeasurementError(f"{self.name} takes no options, but {sorted(options)} were given")
         if batch != 1:
             raise Unsupported(f"the cache of a file for {self.title} holds one sequence, not {batch}; use --batch 1")
         asked = program(self.name, self.module, threads=threads)

@@ -1,4 +1,4 @@
-"""LiteRT with XNNPACK on the CPU, in a Python environment of its own: see ``litert_program.py``."""
+"""LiteRT with XNNPACK on the CPU, in a separate Python environment: see ``litert_program.py``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Runs and times ``.tflite`` files with LiteRT, as a program in the environment of ``core/environments.py``.
+"""Program that runs and times ``.tflite`` files; runs in the environment ``litert`` (``core/environments.py``).
 
-The signatures are those of ``deploy/export/litert_program.py``. Inputs and outputs are read and written in place, in
-the interpreter's own memory; the cache is resized to the positions that are needed.
+Signatures are those of ``deploy/export/litert_program.py``. Inputs are written and outputs are read in place, in the
+interpreter's own memory. The cache is resized to the number of positions that are needed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from chipwise.deploy.runtimes.timed_program import serve_models
 from chipwise.errors import MeasurementError
 
 FACTS = "chipwise"  # the name of the file's metadata, JSON
-HIDDEN = -1e9  # in the mask, of positions that are not filled
-SINGLY = 4  # so few tokens are quicker one by one than in a pass of a prompt
+HIDDEN = -1e9  # value of the mask at positions that are not filled
+SINGLY = 4  # up to this many tokens are quicker one by one than in a prompt pass
 
 
 class Signature:
@@ -44,10 +44,10 @@ class Signature:
         )
         self.count: int = self.inputs["tokens"].shape[1]
         for value in self.inputs.values():
-            value[...] = 0  # what is not seen is multiplied by zero, so it must be finite
+            value[...] = 0  # masked values are multiplied by zero, so they must be finite
 
     def run(self, tokens: Tokens, start: int) -> None:
-        """Computes the outputs for ``tokens`` (1, T), at most ``count``, of which the first is at ``start``."""
+        """Computes the outputs for ``tokens`` (1, T), at most ``count`` tokens, from position ``start`` on."""
         put, length = self.inputs, tokens.shape[1]
         put["tokens"][:, :length] = tokens
         if "positions" in put:
@@ -60,7 +60,7 @@ class Signature:
         self._core.Invoke(self._graph)
 
     def keep(self, made: Mapping[str, AnyArray], start: int, count: int) -> None:
-        """Puts the first ``count`` of keys and values that were made into the cache, from the position ``start`` on."""
+        """Copies the first ``count`` keys and values of ``made`` into the cache, from position ``start`` on."""
         for name, value in made.items():
             if name.startswith("k"):
                 self.inputs[f"cache_{name}"][..., start : start + count] = value[..., :count]
@@ -80,8 +80,8 @@ class Model:
             raise MeasurementError(f"{path}: not a LiteRT file that chipwise wrote: {error}") from None
 
     def step(self, tokens: Tokens, start: int) -> Logits:
-        """Logits (1, V) after ``tokens`` (1, T), of which the first is at ``start``; the next call overwrites them."""
-        done, many = 0, start == 0  # only then does the cache of prompts hold all positions before
+        """Returns logits (1, V) after ``tokens`` (1, T) from position ``start`` on; the next call overwrites them."""
+        done, many = 0, start == 0  # the prefill cache only holds the positions of a prompt
         while done < tokens.shape[1]:
             many = many and tokens.shape[1] - done > SINGLY
             part = self._prefill if many else self._decode
@@ -98,7 +98,7 @@ def facts(path: Path) -> Mapping[str, object]:
     """The file's metadata.
 
     Raises:
-        StopIteration: It has none of chipwise.
+        StopIteration: The file has no metadata that chipwise wrote.
     """
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as held:
         tables = Tables.GetRootAs(held, 0)

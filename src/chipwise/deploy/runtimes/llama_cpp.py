@@ -1,7 +1,8 @@
 """llama.cpp on the CPU, for GGUF files from ``deploy/export/gguf.py`` or from elsewhere.
 
-It uses the C interface: one batch for the prompt, one per step; logits are read in llama.cpp's memory. The cache is in
-FP32, so that logits equal those of the other runtimes, unless ``options={"cache": "f16"}`` selects llama.cpp's default.
+It uses the C interface: one batch for the prompt, one per step; logits are read directly from llama.cpp's memory. The
+cache is in FP32, so that logits equal those of the other runtimes, unless ``options={"cache": "f16"}`` selects
+llama.cpp's default.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.arrays import AnyArray
-from chipwise.deploy.runtimes import Facts, prompt_shape
+from chipwise.deploy.runtimes import Facts, check_positions, prompt_shape
 from chipwise.errors import MeasurementError, MissingExtra, UnknownName
 
 try:
@@ -28,7 +29,7 @@ _warnings: list[str] = []
 
 
 def _keep(level: int, text: bytes, _: object) -> None:
-    """Stores llama.cpp's warnings and errors for messages; drops the rest of its log."""
+    """Stores llama.cpp's warnings and errors, which error messages quote; drops other lines of its log."""
     if level >= _LEAST_LEVEL and text.strip():
         _warnings.append(text.decode(errors="replace").strip())
 
@@ -38,7 +39,10 @@ llama_cpp.llama_log_set(_log, ctypes.c_void_p(0))
 
 
 class _Batch:
-    """A ``llama_batch`` over numpy arrays: ``length`` new tokens of each sequence, with logits of the last ones."""
+    """A ``llama_batch`` over numpy arrays, with ``length`` new tokens for each sequence.
+
+    Logits are computed for the last token of each sequence.
+    """
 
     def __init__(self, sequences: int, length: int) -> None:
         count = sequences * length
@@ -78,9 +82,7 @@ class LlamaCppSession:
             raise MeasurementError(f"{path}: llama.cpp cannot load this model: {'; '.join(_warnings[-3:])}")
         own: Facts = json.loads(self._metadata("chipwise") or "{}")
         self.facts: Facts = {**own, "design": own.get("design", ""), "name": self._metadata("general.name") or ""}
-        room = llama_cpp.llama_model_n_ctx_train(self._model)
-        if capacity > room:
-            raise MeasurementError(f"{path}: the model has {room} positions; the workload needs {capacity}")
+        check_positions(path, llama_cpp.llama_model_n_ctx_train(self._model), capacity)
         self.vocab_size: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))
         made = llama_cpp.llama_context_default_params()
         made.n_ctx, made.n_seq_max, made.kv_unified = capacity * batch, batch, False
@@ -95,7 +97,7 @@ class LlamaCppSession:
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._batch, self._capacity, self._length = batch, capacity, 0
         self._step = _Batch(batch, 1)
-        self._prompts: dict[int, _Batch] = {}  # only for the last prompt length
+        self._prompts: dict[int, _Batch] = {}  # kept only for the last prompt length
         self._view: tuple[int, AnyArray] = (0, np.zeros((batch, self.vocab_size), np.float32))
 
     def prefill(self, tokens: AnyArray) -> AnyArray:
@@ -159,5 +161,5 @@ class LlamaCpp:
         if cache not in CACHES:
             raise UnknownName("cache format", cache, CACHES)
         if set(options) - {"cache"}:
-            raise MeasurementError(f"the llama.cpp backend takes the option cache, not {sorted(options)}")
+            raise MeasurementError(f"the llama.cpp backend takes only the option `cache`, not {sorted(options)}")
         return LlamaCppSession(Path(path), capacity=capacity, batch=batch, threads=threads, cache=cache)

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict, Unpack
 
 import numpy as np
 
@@ -37,9 +37,9 @@ class LlamaServer:
 
     Args:
         path: The file.
-        cache: Format of keys and values: ``f32``, which avoids the attention kernel that rounds to FP16, ``f16``,
-            llama.cpp's default, ``q8_0`` or ``q4_0``.
-        context: Most tokens of a prompt together with its continuation.
+        cache: Format of keys and values: ``f32``, ``f16`` (llama.cpp's default), ``q8_0`` or ``q4_0``. With ``f32``,
+            the attention kernel that rounds to FP16 is not used.
+        context: Maximum number of tokens of a prompt and its continuation together.
         slots: Requests that are answered at the same time.
         threads: Threads that compute.
 
@@ -59,7 +59,7 @@ class LlamaServer:
         settings.model.path = str(path)
         settings.n_ctx, settings.n_parallel, settings.verbosity = context * slots, slots, -1
         settings.warmup = settings.ui = settings.kv_unified = False
-        settings.cache_ram_mib = 0  # else prompts of earlier requests stay in up to 8 GiB of memory
+        settings.cache_ram_mib = 0  # otherwise prompts of earlier requests fill up to 8 GiB of memory
         settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
         settings.cache_type_k = settings.cache_type_v = getattr(xllamacpp.ggml_type, CACHES[cache])
         if cache == "f32":
@@ -72,7 +72,7 @@ class LlamaServer:
 
     @property
     def address(self) -> str:
-        """Where the server listens, on this machine alone."""
+        """Address of the server, which only this machine can reach."""
         return str(self._server.listening_address)
 
     def tokens(self, text: str, *, special: bool = False) -> list[int]:
@@ -95,8 +95,8 @@ class LlamaServer:
     def log_probabilities(self, tokens: Sequence[int], vocab_size: int) -> Float32Array:
         """Natural log probability of each token id after ``tokens``.
 
-        The server returns probabilities only when it outputs a whole character, so it is constrained to output a
-        letter; the probabilities are those before the constraint.
+        The server returns probabilities only when it outputs a whole character, so the output is constrained to a
+        letter; the returned probabilities are those before the constraint.
         """
         asked = {
             "prompt": list(tokens),
@@ -122,16 +122,34 @@ class LlamaServer:
 
 
 class Question(TypedDict):
-    """Request to the separate process."""
+    """Arguments of :func:`ask`: what llama.cpp computes for a file.
 
-    path: str
+    Attributes:
+        vocab_size: Number of tokens in the model's vocabulary.
+        text: Text to read; ``tokens`` in the answer are the tokens of this text.
+        most_tokens: Maximum number of tokens; later tokens of the text are ignored.
+        positions: Number of positions to evaluate: the last positions of the text, up to ``most_tokens``. ``places`` in
+            the answer lists them; ``log_probabilities`` has, for each of them, the log probabilities of the next token.
+            Every position after the first adds one token to the cache.
+        new: Maximum number of tokens to generate. The prompt is the beginning of ``text``. ``text`` in the answer is
+            the generated text.
+        begin: Maximum number of tokens in this prompt. Default: ``BEGIN``.
+        cache: See :class:`LlamaServer`. Default: ``f32``.
+    """
+
     vocab_size: int
     text: str
     most_tokens: int
     positions: int
     new: int
-    begin: int
-    cache: str
+    begin: NotRequired[int]
+    cache: NotRequired[str]
+
+
+class Request(Question):
+    """A request to the separate process, with all fields."""
+
+    path: str
 
 
 class Answer(TypedDict):
@@ -143,29 +161,8 @@ class Answer(TypedDict):
     text: str
 
 
-def ask(
-    path: str | Path,
-    *,
-    vocab_size: int,
-    text: str,
-    most_tokens: int,
-    positions: int,
-    new: int,
-    begin: int = BEGIN,
-    cache: str = "f32",
-) -> Answer:
-    """Results of llama.cpp, computed in a separate process.
-
-    Args:
-        path: The file.
-        vocab_size: Tokens of the model.
-        text: Text to read; ``tokens`` of the answer are its tokens.
-        most_tokens: Use only this many tokens, from the first.
-        positions: Number of positions, the last ones; ``places`` of the answer are these positions,
-            ``log_probabilities`` those of the next token there. Each but the first adds one token to the cache.
-        new: Tokens to generate; ``text`` of the answer is a continuation of the first words.
-        begin: Tokens of those words, at most.
-        cache: See :class:`LlamaServer`.
+def ask(path: str | Path, **question: Unpack[Question]) -> Answer:
+    """Results of llama.cpp for the file ``path``, computed in a separate process.
 
     Raises:
         MissingExtra: xllamacpp is not installed.
@@ -174,21 +171,12 @@ def ask(
     """
     if not available():
         raise MissingExtra("xllamacpp", "all")
-    request: Question = {
-        "path": str(path),
-        "vocab_size": vocab_size,
-        "text": text,
-        "most_tokens": most_tokens,
-        "positions": positions,
-        "new": new,
-        "begin": begin,
-        "cache": cache,
-    }
+    request: Request = {"path": str(path), "begin": BEGIN, "cache": "f32", **question}
     found: Answer = plain(answer_of(__name__, request, timeout_s=TIMEOUT_S, name="llama.cpp"))
     return found
 
 
-def answer(request: Question) -> Answer:
+def answer(request: Request) -> Answer:
     """Computes the reply to a request of :func:`ask`."""
     most, new, size = request["most_tokens"], request["new"], request["vocab_size"]
     server = LlamaServer(request["path"], cache=request["cache"], context=max(64, most + new))

@@ -1,7 +1,8 @@
-"""Seconds of a decode step and of a prompt of whole GGUF files in llama.cpp, measured in a process of its own.
+"""Times a decode step and a prompt of whole GGUF files in llama.cpp, in a separate process.
 
-The processor time of one thread, which other programs disturb little. llama-cpp-python runs single steps; in xllamacpp,
-whose server does not, a step is the difference between a longer and a shorter answer.
+Times are processor times with one computing thread, which other programs disturb little. llama-cpp-python runs single
+steps, which are timed one by one. xllamacpp's server cannot run single steps. There, a longer and a shorter answer are
+timed; the difference of their times, divided by the difference of their token counts, is the time of a step.
 """
 
 from __future__ import annotations
@@ -22,29 +23,29 @@ from chipwise.core.workers import Message, Report, WorkerPool, serve
 from chipwise.deploy.runtimes.llama_server import LlamaServer
 from chipwise.errors import MeasurementError, WorkerError
 
-PROMPT, STEPS = 64, 32  # tokens before the first step that is timed, and steps of a round; fewer of a short context
-PREFILL = 256  # tokens of the prompt that is timed, if the model reads as many
+PROMPT, STEPS = 64, 32  # tokens before the first timed step, and steps of a round; fewer if the context is short
+PREFILL = 256  # tokens of the timed prompt, if the context holds them
 ROUNDS = 8
 _FEW = 4  # tokens of the shorter answer
-SLOW_S = 4.0  # seconds that the steps of a round may take; where a prompt takes longer, fewer rounds time it
+SLOW_S = 4.0  # seconds that the steps of a round may take; a prompt that takes longer is timed in fewer rounds
 _TIMEOUT_S = 3600.0
 
 
 class FileTimes(NamedTuple):
-    """Seconds of one file."""
+    """Seconds of a decode step and of a prompt of one file."""
 
     step_s: float
-    prefill_s: float  # of a prompt of :func:`prompt_of` tokens
-    prefill_spread: float = 0.0  # by how much the second least time of the prompt exceeds the least, as a share
+    prefill_s: float  # seconds of a prompt with :func:`prompt_of` tokens
+    prefill_spread: float = 0.0  # second smallest time of the prompt over the smallest, minus 1
 
 
 def prompt_of(positions: int) -> int:
-    """Tokens of the prompt that is timed of a model that reads at most ``positions``."""
+    """Returns the number of tokens of the timed prompt, for a model with ``positions`` positions."""
     return min(PREFILL, positions - 1)
 
 
 def steps_within(step_s: float, most: int) -> int:
-    """Steps of a round, at most ``most``, that take ``SLOW_S`` together: fewer of a model whose step is slow.
+    """Returns the number of steps of a round: at most ``most``, and fewer if they would take more than ``SLOW_S``.
 
     >>> steps_within(0.006, 32), steps_within(0.8, 32), steps_within(9.0, 32)
     (32, 5, 4)
@@ -55,14 +56,16 @@ def steps_within(step_s: float, most: int) -> int:
 def file_rounds(
     files: Sequence[Path], caches: Sequence[str], *, depth: int, positions: int, rounds: range
 ) -> Iterator[list[float]]:
-    """Of each round, seconds of a decode step of each file, in turns; in even rounds then those of a prompt of each.
+    """Times the files in turns; yields one list for each round: each file's seconds of a decode step.
+
+    In even rounds, the list also has each file's seconds of a prompt, after those of the decode steps.
 
     Args:
         files: GGUF files.
         caches: Format of keys and values for each file, such as llama.cpp's default, ``f16``.
-        depth: Tokens before the first step that is timed; fewer where the model would not read the steps.
-        positions: Most tokens that the models read.
-        rounds: Numbers of the rounds.
+        depth: Tokens before the first timed step; fewer if the context would be too short for the steps.
+        positions: Maximum number of tokens that the models can read.
+        rounds: Numbers of the rounds to run.
 
     Raises:
         WorkerError: llama.cpp ended the process.
@@ -81,7 +84,7 @@ def file_rounds(
 
 
 def least_times(rounds: Sequence[Sequence[float]]) -> list[FileTimes]:
-    """The least seconds of each file over even and odd rounds of :func:`file_rounds`."""
+    """Each file's minimum seconds of a decode step and of a prompt over all ``rounds`` of :func:`file_rounds`."""
     count = min(map(len, rounds))
     prompts = [each[count:] for each in rounds if len(each) > count]
     steps = [each[:count] for each in rounds]
@@ -104,7 +107,7 @@ class Clock(Protocol):
 
 
 class _ServerClock:
-    """By llama.cpp's server: a step is the difference between a longer and a shorter answer."""
+    """Times a file in llama.cpp's server: a step comes from the difference between a longer and a shorter answer."""
 
     def __init__(self, file: str, cache: str, depth: int, steps: int, positions: int) -> None:
         context = min(positions, max(PREFILL, depth) + _FEW + 2 * STEPS)
@@ -118,7 +121,7 @@ class _ServerClock:
         return time.process_time() - begun
 
     def prefill_s(self, number: int) -> float:
-        return self._spent([4 + number, *range(5, 4 + self._tokens)], 1)  # a first token of its own: nothing is cached
+        return self._spent([4 + number, *range(5, 4 + self._tokens)], 1)  # a new first token, so nothing is cached
 
     def step_s(self) -> float:
         self._spent(self._prompt, 1)  # so that the prompt is cached
@@ -128,7 +131,7 @@ class _ServerClock:
 
 
 class _SessionClock:
-    """By llama-cpp-python, step by step."""
+    """Times a file in llama-cpp-python, step by step."""
 
     def __init__(self, file: str, cache: str, depth: int, steps: int, positions: int) -> None:
         runtime = import_module("chipwise.deploy.runtimes.llama_cpp").LlamaCpp()
@@ -165,7 +168,11 @@ def answer(job: Message, report: Report) -> None:
 
 
 def _prompts_s(clocks: Sequence[Clock], number: int) -> list[float]:
-    """Seconds of a prompt by each clock; one that stands for two files would know the second prompt."""
+    """Returns the seconds of a prompt for each entry of ``clocks``.
+
+    If an object is in the list twice, it is timed once and its time is returned twice. A second prompt would be
+    answered from llama.cpp's cache.
+    """
     taken: dict[int, float] = {}
     for clock in clocks:
         if id(clock) not in taken:
@@ -174,11 +181,11 @@ def _prompts_s(clocks: Sequence[Clock], number: int) -> list[float]:
 
 
 def _clocks(job: Message) -> list[Clock]:
-    """A clock for each file; where memory is scarce, files that are listed twice are loaded once."""
+    """Returns the object that times each file; if memory is scarce, a file that is listed twice is loaded once."""
     made = _ServerClock if importlib.util.find_spec("llama_cpp") is None else _SessionClock
     pairs: list[tuple[str, str]] = list(zip(job["files"], job["caches"], strict=True))
     mapped = sum(Path(file).stat().st_size for file, _ in pairs)
-    scarce = 2 * mapped > psutil.virtual_memory().available  # llama.cpp repacks weights beside the mapped file
+    scarce = 2 * mapped > psutil.virtual_memory().available  # llama.cpp also keeps repacked weights
     known: dict[tuple[str, str], Clock] = {}
     found = []
     for pair in pairs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,29 +18,6 @@ except ImportError:  # pragma: no cover - depends on what is installed
 
 
 Loaded: TypeAlias = tuple[ort.InferenceSession, Facts]
-
-
-class SinglePass(ABC):
-    """A loaded model that answers in one pass. The harness treats this as a prefill, with the inputs as prompts."""
-
-    facts: Facts
-    vocab_size: int = 0
-
-    @abstractmethod
-    def prefill(self, tokens: AnyArray) -> AnyArray:
-        """Outputs for the model's inputs."""
-
-    def answer(self, *inputs: AnyArray) -> AnyArray:
-        """Outputs of one pass for the inputs of the model's torch module."""
-        return self.prefill(*inputs)
-
-    def decode(self, tokens: AnyArray) -> AnyArray:
-        """Always raises an error, because the model does not generate.
-
-        Raises:
-            MeasurementError: Always.
-        """
-        raise MeasurementError(f"{self.facts['name']}: this model answers in one pass and does not generate")
 
 
 def session_options(threads: int) -> ort.SessionOptions:
@@ -59,13 +36,13 @@ def session_options(threads: int) -> ort.SessionOptions:
     return options
 
 
-def load(path: str | Path, *, threads: int) -> Loaded:
-    """The session for a file that chipwise wrote, and the file's metadata.
+def load(path: str | Path) -> Loaded:
+    """A single-threaded session for a file that chipwise wrote, and the file's metadata.
 
     Raises:
         MeasurementError: The file is not one that chipwise wrote, or the runtime refuses it.
     """
-    session = open_file(path, session_options(threads))
+    session = open_file(path, session_options(1))
     facts = metadata_of(session)
     if facts is None:
         raise MeasurementError(f"{path}: this ONNX file has no chipwise metadata; export it again")
@@ -73,7 +50,7 @@ def load(path: str | Path, *, threads: int) -> Loaded:
 
 
 def open_file(path: str | Path | bytes, settings: ort.SessionOptions, *, name: str = "") -> ort.InferenceSession:
-    """Opens a file, or the content of the file ``name``, as a session of the runtime.
+    """Opens a model as a session; ``path`` is its file, or the content of the file called ``name``.
 
     Raises:
         MeasurementError: The runtime refuses the file.
@@ -83,6 +60,17 @@ def open_file(path: str | Path | bytes, settings: ort.SessionOptions, *, name: s
         return ort.InferenceSession(source, settings, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise MeasurementError(f"{name or str(path)}: ONNX Runtime cannot load this model: {error}") from None
+
+
+def bound(
+    session: ort.InferenceSession, inputs: Mapping[str, AnyArray], outputs: Mapping[str, AnyArray]
+) -> ort.IOBinding:
+    """All inputs and outputs bound to these arrays, which the caller keeps alive and may change in place."""
+    binding = session.io_binding()
+    for arrays, bind in ((inputs, binding.bind_input), (outputs, binding.bind_output)):
+        for name, value in arrays.items():
+            bind(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
+    return binding
 
 
 def metadata_of(session: ort.InferenceSession) -> Facts | None:

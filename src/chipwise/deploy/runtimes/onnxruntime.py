@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.arrays import AnyArray
-from chipwise.deploy.runtimes import Facts, Session, prompt_shape
-from chipwise.deploy.runtimes.onnx_session import Loaded, SinglePass, load, metadata_of, open_file, session_options
+from chipwise.deploy.runtimes import Facts, Session, SinglePass, check_positions, prompt_shape
+from chipwise.deploy.runtimes.onnx_session import Loaded, bound, load, metadata_of, open_file, session_options
 from chipwise.deploy.runtimes.onnxruntime_denoiser import OnnxDenoiser
 from chipwise.deploy.runtimes.onnxruntime_graph import OnnxGraph
 from chipwise.deploy.runtimes.onnxruntime_hf import HuggingFaceOnnx
@@ -29,23 +29,12 @@ except ImportError:  # pragma: no cover - depends on what is installed
 class OnnxRuntimeSession:
     """One exported file, loaded. See :class:`chipwise.deploy.runtimes.Session`."""
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        capacity: int,
-        batch: int = 1,
-        threads: int = 1,
-        loaded: Loaded | None = None,
-    ) -> None:
+    def __init__(self, path: str | Path, *, capacity: int, batch: int = 1, loaded: Loaded | None = None) -> None:
         """Loads the file; ``loaded`` is its session and metadata if it is already open."""
-        self._session, facts = loaded or load(path, threads=threads)
+        self._session, facts = loaded or load(path)
         if "encodes" in facts:
             raise MeasurementError(f"{path}: this model is an encoder; open it with OnnxEncoder")
-        if capacity > facts["max_tokens"]:
-            raise MeasurementError(
-                f"{path}: the model has {facts['max_tokens']} positions; the workload needs {capacity}"
-            )
+        check_positions(path, facts["max_tokens"], capacity)
         self.vocab_size: int = facts["vocab_size"]
         self.facts: Facts = facts
         self._batch, self.capacity = batch, capacity
@@ -61,7 +50,7 @@ class OnnxRuntimeSession:
             name: np.zeros((batch, channels, inputs), np.float32) for name, channels, inputs in facts.get("conv", ())
         }
         self._cache |= self._conv_states
-        self._prompts: dict[int, tuple[ort.IOBinding, AnyArray, AnyArray, AnyArray]] = {}  # last length only
+        self._prompts: dict[int, tuple[ort.IOBinding, AnyArray, AnyArray, AnyArray]] = {}  # only for the last length
         self._logits = np.empty((batch, 1, self.vocab_size), np.float32)
         self._token = np.zeros((batch, 1), np.int64)
         self._position = np.zeros((batch, 1), np.int64)
@@ -90,7 +79,10 @@ class OnnxRuntimeSession:
         return self._run_prompt(tokens, None).copy()
 
     def _run_prompt(self, tokens: AnyArray, logits: AnyArray | None) -> AnyArray:
-        """Processes a new prompt. ``logits``: where to write those of every position; None: only the last's."""
+        """Processes a new prompt and returns its logits, written to the array ``logits``.
+
+        If ``logits`` is None, the returned array has the logits of every position.
+        """
         batch, length = prompt_shape(tokens, batch=self._batch, capacity=self.capacity)
         self._length = length
         for value in self._conv_states.values():
@@ -109,31 +101,22 @@ class OnnxRuntimeSession:
         return bound_logits
 
     def _binding(self, tokens: AnyArray, positions: AnyArray, logits: AnyArray) -> ort.IOBinding:
-        """Binds all inputs and outputs to these arrays, which the caller keeps alive and may change in place."""
-        binding = self._session.io_binding()
-
-        def bind_in(name: str, value: AnyArray) -> None:
-            binding.bind_input(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
-
-        bind_in("tokens", tokens)
+        """The session's inputs and outputs, which are these arrays and the cache."""
+        inputs = {"tokens": tokens} | {f"past.{name}": value for name, value in self._cache.items()}
         if self._learned:
-            bind_in("positions", positions)
+            inputs["positions"] = positions
         if self.facts["kv"]:
-            bind_in("seqlens_k", self._seqlens)
-            bind_in("total_sequence_length", self._total)
-        for name, value in self._cache.items():
-            bind_in(f"past.{name}", value)
-            binding.bind_output(f"present.{name}", "cpu", 0, np.float32, value.shape, value.ctypes.data)
-        binding.bind_output("logits", "cpu", 0, np.float32, logits.shape, logits.ctypes.data)
-        return binding
+            inputs |= {"seqlens_k": self._seqlens, "total_sequence_length": self._total}
+        outputs = {f"present.{name}": value for name, value in self._cache.items()}
+        return bound(self._session, inputs, outputs | {"logits": logits})
 
 
 class OnnxEncoder(SinglePass):
     """A loaded encoder. The harness treats its pass as a prefill; ``facts["encodes"]`` names its output."""
 
-    def __init__(self, path: str | Path, *, threads: int = 1, loaded: Loaded | None = None) -> None:
+    def __init__(self, path: str | Path, *, loaded: Loaded | None = None) -> None:
         """Loads the file; ``loaded`` is its session and metadata if it is already open."""
-        self._session, self.facts = loaded or load(path, threads=threads)
+        self._session, self.facts = loaded or load(path)
         if "encodes" not in self.facts:
             raise MeasurementError(f"{path}: this model is a decoder; open it with OnnxRuntimeSession")
         self.vocab_size: int = self.facts["vocab_size"]
@@ -152,7 +135,8 @@ class OnnxEncoder(SinglePass):
         """
         if tokens.shape[1] > self.facts["max_tokens"]:
             raise MeasurementError(
-                f"{self.facts['name']}: a text of {tokens.shape[1]} tokens; it has {self.facts['max_tokens']} positions"
+                f"{self.facts['name']}: a text has {tokens.shape[1]} tokens, but the model has "
+                f"{self.facts['max_tokens']} positions"
             )
         inputs: dict[str, AnyArray] = {"tokens": np.ascontiguousarray(tokens, np.int64)}
         if self.facts["padded"]:
@@ -166,9 +150,9 @@ class OnnxEncoder(SinglePass):
 class OnnxClassifier(SinglePass):
     """A loaded model of images, sounds or short texts. The harness treats its pass as a prefill."""
 
-    def __init__(self, path: str | Path, *, batch: int = 1, threads: int = 1, loaded: Loaded | None = None) -> None:
+    def __init__(self, path: str | Path, *, batch: int = 1, loaded: Loaded | None = None) -> None:
         """Loads the file for ``batch`` inputs at a time; ``loaded`` is its session and metadata if already open."""
-        self._session, self.facts = loaded or load(path, threads=threads)
+        self._session, self.facts = loaded or load(path)
         if "image" not in self.facts:
             raise MeasurementError(f"{path}: this model reads neither images nor sounds")
         self.vocab_size = 0
@@ -177,20 +161,16 @@ class OnnxClassifier(SinglePass):
         dtype = np.int64 if "numbers" in self.facts else np.float32
         self._images = np.zeros((batch, *self.facts["image"]), dtype)
         self._logits = np.empty((batch, *shape), np.float32)
-        self._binding = self._session.io_binding()
-        image, logits = self._images, self._logits
-        self._binding.bind_input(given, "cpu", 0, image.dtype, image.shape, image.ctypes.data)
         self._words = np.zeros((batch, self.facts.get("question", 0)), np.int64)
-        if "question" in self.facts:
-            words = self._words
-            self._binding.bind_input("words", "cpu", 0, words.dtype, words.shape, words.ctypes.data)
-        self._binding.bind_output(result.name, "cpu", 0, np.float32, logits.shape, logits.ctypes.data)
+        words = {"words": self._words} if "question" in self.facts else {}
+        self._binding = bound(self._session, {given: self._images, **words}, {result.name: self._logits})
 
     def prefill(self, images: AnyArray, words: AnyArray | None = None) -> AnyArray:
-        """Logits (batch, classes) of images (batch, C, Y, X), or of answers to questions ``words`` (batch, Q).
+        """The model's outputs for ``images``, which may be images, spectrograms, sounds or texts.
 
-        For spectrograms (batch, bands, frames) or sounds (batch, samples): logits of every position, (batch, positions,
-        characters), or hidden states. For texts (batch, words): logits of their classes.
+        For images (batch, C, Y, X): logits (batch, classes). If the images have questions, ``words`` (batch, Q) are
+        the questions and the classes are answers. For spectrograms (batch, bands, frames) or sounds (batch, samples):
+        logits (batch, positions, characters), or hidden states. For texts (batch, words): logits (batch, classes).
         """
         self._images[:] = images
         if words is not None:
@@ -203,19 +183,13 @@ class OnnxRanker(SinglePass):
     """A loaded ranking model. The harness treats its pass as a prefill, with item ids as prompts."""
 
     def __init__(
-        self,
-        path: str | Path,
-        *,
-        batch: int = 1,
-        candidates: int | None = None,
-        threads: int = 1,
-        loaded: Loaded | None = None,
+        self, path: str | Path, *, batch: int = 1, candidates: int | None = None, loaded: Loaded | None = None
     ) -> None:
         """Loads the file; ``loaded`` is its session and metadata if it is already open.
 
         It processes ``batch`` requests at a time with ``candidates`` each (the design's number unless given).
         """
-        self._session, self.facts = loaded or load(path, threads=threads)
+        self._session, self.facts = loaded or load(path)
         if "request" not in self.facts:
             raise MeasurementError(f"{path}: this model does not rank candidates")
         request = self.facts["request"]
@@ -228,10 +202,7 @@ class OnnxRanker(SinglePass):
             tagged = {"history_tags": self._history, "candidate_tags": count}
             self._tags = {name: np.zeros((batch, size, request["bag"]), np.int64) for name, size in tagged.items()}
         self._scores = np.empty((batch, count), np.float32)
-        self._binding = self._session.io_binding()
-        for name, value in (self._ids | self._tags).items():
-            self._binding.bind_input(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
-        self._binding.bind_output("scores", "cpu", 0, np.float32, self._scores.shape, self._scores.ctypes.data)
+        self._binding = bound(self._session, self._ids | self._tags, {"scores": self._scores})
 
     def prefill(self, requests: AnyArray) -> AnyArray:
         """Scores (batch, C) of requests (batch, S + C, 1 + bag): the history, then the candidates, with their tags."""
@@ -258,14 +229,14 @@ class OnnxRuntime:
         if set(options) == {"feed"}:
             return OnnxGraph(path, Path(str(options["feed"])), threads=threads)
         if options:
-            raise MeasurementError(f"the onnxruntime backend takes no options, not {sorted(options)}")
+            raise MeasurementError(f"the onnxruntime backend takes no options, but {sorted(options)} were given")
         return _session(path, *_loaded(path, threads), capacity=capacity, batch=batch)
 
     def open_shared(self, path: Path, *, count: int, capacity: int, threads: int) -> list[Session]:
         """Opens ``count`` sessions of one sequence each over one copy of the weights.
 
-        They may run in several threads, each session in one at a time. Their caches hold ``capacity`` positions, or as
-        many as the model has if these are fewer.
+        Sessions may run at the same time in different threads, but each session in only one thread at a time. Each
+        cache holds ``capacity`` positions, or all positions of the model if it has fewer.
 
         Raises:
             MeasurementError: The file is not a model that this runtime can run.
@@ -276,7 +247,7 @@ class OnnxRuntime:
 
 
 def _loaded(path: Path, threads: int) -> tuple[ort.InferenceSession, Facts | None]:
-    """The runtime's session and the file's metadata; a file of another exporter has none, and is optimised."""
+    """Returns the session and the file's metadata; a file of another exporter has no metadata and is optimised."""
     settings = session_options(threads)
     session = open_file(path, settings)
     facts = metadata_of(session)

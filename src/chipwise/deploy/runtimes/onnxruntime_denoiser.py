@@ -9,18 +9,19 @@ import numpy as np
 import onnxruntime as ort
 
 from chipwise.core.arrays import AnyArray
-from chipwise.deploy.runtimes.onnx_session import Loaded, SinglePass, load, session_options
+from chipwise.deploy.runtimes import SinglePass
+from chipwise.deploy.runtimes.onnx_session import Loaded, bound, load, session_options
 from chipwise.errors import MeasurementError
 from chipwise.model.kinds.denoiser.denoiser import NO_SHORTCUTS, UNSHIFTED, moves
 
 
-def decoder_of(session: ort.InferenceSession, *, threads: int) -> ort.InferenceSession | None:
-    """The session of the latents' decoder in the file of ``session``; None for pixel-space models."""
+def decoder_of(session: ort.InferenceSession) -> ort.InferenceSession | None:
+    """The session that decodes latents, from the file of ``session``; None for pixel-space models."""
     inner = session.get_modelmeta().custom_metadata_map.get("decoder")
     if inner is None:
         return None
     content, providers = base64.b64decode(inner), ["CPUExecutionProvider"]
-    return ort.InferenceSession(content, session_options(threads), providers=providers)
+    return ort.InferenceSession(content, session_options(1), providers=providers)
 
 
 class OnnxDenoiser(SinglePass):
@@ -29,19 +30,11 @@ class OnnxDenoiser(SinglePass):
     Args:
         path: The model file, which computes one pass.
         batch: Images at a time.
-        threads: Threads of the runtime.
         loaded: The file's session and metadata, if it is already open.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        batch: int = 1,
-        threads: int = 1,
-        loaded: Loaded | None = None,
-    ) -> None:
-        self._session, self.facts = loaded or load(path, threads=threads)
+    def __init__(self, path: str | Path, *, batch: int = 1, loaded: Loaded | None = None) -> None:
+        self._session, self.facts = loaded or load(path)
         if "steps" not in self.facts:
             raise MeasurementError(f"{path}: this model does not make images in steps")
         if "step" in self.facts["told"]:
@@ -54,13 +47,9 @@ class OnnxDenoiser(SinglePass):
         self._time = np.zeros((batch, 1), np.float32)
         self.guidance: float = self.facts.get("guidance", 1.0)
         self._label = np.arange(batch, dtype=np.int64) % self.facts["labels"]
-        self._binding = self._session.io_binding()
         given: dict[str, AnyArray] = {"image": self._image, "label": self._label, "time": self._time}
-        for name, value in given.items():
-            self._binding.bind_input(name, "cpu", 0, value.dtype, value.shape, value.ctypes.data)
-        self._decoder = decoder_of(self._session, threads=threads)
-        velocity = self._velocity
-        self._binding.bind_output("velocity", "cpu", 0, np.float32, velocity.shape, velocity.ctypes.data)
+        self._binding = bound(self._session, given, {"velocity": self._velocity})
+        self._decoder = decoder_of(self._session)
 
     def prefill(self, noise: AnyArray) -> AnyArray:
         """Images (batch, C, Y, X) from noise, with the labels of the last :meth:`draw`.
@@ -85,7 +74,7 @@ class OnnxDenoiser(SinglePass):
         return found
 
     def _guide(self) -> None:
-        """Classifier-free guidance: a second pass without label, and extrapolation from it through the first one."""
+        """Classifier-free guidance: extrapolates from velocities without a label through those with a label."""
         label, velocity = self._label.copy(), self._velocity.copy()
         self._label.fill(self.facts["labels"])
         self._session.run_with_iobinding(self._binding)

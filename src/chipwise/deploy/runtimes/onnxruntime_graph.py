@@ -9,13 +9,12 @@ import numpy as np
 from chipwise.core.arrays import AnyArray
 from chipwise.deploy.graphs import sessions
 from chipwise.deploy.graphs.inputs import read_arrays
-from chipwise.deploy.runtimes import Facts
-from chipwise.deploy.runtimes.onnx_session import SinglePass
+from chipwise.deploy.runtimes import Facts, SinglePass
 from chipwise.errors import MeasurementError
 
 
 class OnnxGraph(SinglePass):
-    """A loaded graph. The harness treats its pass as a prefill, whatever tokens it gives.
+    """A loaded graph. The harness treats its pass as a prefill; the harness's tokens are ignored.
 
     Args:
         path: The ONNX file.
@@ -37,13 +36,13 @@ class OnnxGraph(SinglePass):
         first = sessions.outputs(self._session, self._feed, path)
         for name, array in first.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise MeasurementError(f"{path}: its output {name!r} is not finite for these inputs; give others")
+                raise MeasurementError(f"{path}: its output {name!r} is not finite for these inputs; give other inputs")
             self._binding.bind_output(name, "cpu")
         shapes = {name: list(array.shape) for name, array in self._feed.items()}
         self.facts: Facts = {"encodes": next(iter(first)), "name": path.stem, "inputs": shapes}
         self._answer = np.zeros((1, 1), np.float32)
 
     def prefill(self, tokens: AnyArray) -> AnyArray:
-        """Runs the graph once on its data; returns a placeholder, because outputs of any shape are no logits."""
+        """Runs the graph once on its data; returns a placeholder, because the outputs are not logits."""
         self._session.run_with_iobinding(self._binding)
         return self._answer

@@ -1,9 +1,9 @@
 """ONNX files of other exporters in ONNX Runtime on the CPU. Needs only numpy and onnxruntime.
 
-Inputs and outputs must have Hugging Face's names, as written by Optimum, transformers.js and ONNX Runtime GenAI:
-``input_ids``, ``attention_mask``, ``position_ids``, ``token_type_ids``, ``past_key_values.<layer>.key`` and ``.value``
-in; the first output and ``present.<layer>.key`` and ``.value`` out. A file without a cache is run as an encoder: it
-returns its first output and generates nothing.
+Inputs and outputs must have Hugging Face's names, as written by Optimum, transformers.js and ONNX Runtime GenAI. Input
+names: ``input_ids``, ``attention_mask``, ``position_ids``, ``token_type_ids``, ``past_key_values.<layer>.key`` and
+``.value``. Output names: ``present.<layer>.key`` and ``.value``; the first output may have any name. A file without a
+cache is run as an encoder: a pass returns the file's first output, and no tokens are generated.
 
 The runtime's default optimisations are used. Each step returns a longer cache, which the next step uses without a copy.
 """
@@ -101,7 +101,7 @@ class HuggingFaceOnnx:
             self._session.run_with_iobinding(binding)
         except Exception as error:  # the runtime's errors have no common base class
             raise MeasurementError(
-                f"{self._path}: ONNX Runtime failed at {batch} x {count} tokens behind {self._length}: {error}"
+                f"{self._path}: ONNX Runtime failed at {batch} x {count} tokens after {self._length} others: {error}"
             ) from None
         answer, *kept = binding.get_outputs()
         self._cache = dict(zip(self._next, kept, strict=True))
@@ -113,8 +113,8 @@ class HuggingFaceOnnx:
         """An empty cache, (1, heads, 0, size)."""
         if len(item.shape) != 4 or not all(isinstance(item.shape[axis], int) for axis in (1, 3)):
             raise MeasurementError(
-                f"{self._path}: the cache {item.name} has shape {item.shape}; heads and their size must be "
-                "numbers in it: (batch, heads, positions, size)"
+                f"{self._path}: the cache {item.name} has shape {item.shape}; the number of heads and their size must "
+                "be numbers, as in (batch, heads, positions, size)"
             )
         return np.zeros((1, item.shape[1], 0, item.shape[3]), _TYPES[item.type])
 

@@ -1,7 +1,7 @@
 """OpenVINO on the CPU, for the same ONNX files as ONNX Runtime.
 
 OpenVINO decomposes attention into plain operators and concatenates past and new keys in each step. Two inference
-requests alternate, each using the other's output cache as its input, so that nothing else is copied.
+requests alternate: the cache that one outputs is the input of the other, so the cache is not copied between steps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.arrays import AnyArray
-from chipwise.deploy.runtimes import Facts, prompt_shape
+from chipwise.deploy.runtimes import Facts, check_positions, prompt_shape
 from chipwise.errors import MeasurementError, MissingExtra, Unsupported, line_of
 
 try:
@@ -35,10 +35,7 @@ class OpenVinoSession:
             ) from None
         if self.facts["logits"] != "last":
             raise MeasurementError(f"{path}: it returns the logits of every position; export it with logits='last'")
-        if capacity > self.facts["max_tokens"]:
-            raise MeasurementError(
-                f"{path}: the model has {self.facts['max_tokens']} positions; the workload needs {capacity}"
-            )
+        check_positions(path, self.facts["max_tokens"], capacity)
         settings = {
             "INFERENCE_NUM_THREADS": threads,
             "PERFORMANCE_HINT": "LATENCY",
@@ -110,10 +107,10 @@ class OpenVino:
 
         Raises:
             MeasurementError: The file cannot be run, or options are given.
-            Unsupported: More than one sequence: OpenVINO's GroupQueryAttention takes one.
+            Unsupported: ``batch`` is not 1; OpenVINO's GroupQueryAttention takes one sequence.
         """
         if options:
-            raise MeasurementError(f"the openvino backend takes no options, not {sorted(options)}")
+            raise MeasurementError(f"the openvino backend takes no options, but {sorted(options)} were given")
         if batch != 1:
             raise Unsupported(f"OpenVINO runs these models one sequence at a time, not {batch}; use --batch 1")
         return OpenVinoSession(Path(path), capacity=capacity, threads=threads)

@@ -1,4 +1,4 @@
-"""What programs that run and time models have in common: the answers to the jobs of ``in_program.py``."""
+"""Code shared by the programs that run and time models: answers the jobs that ``in_program.py`` sends."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Loaded(Protocol):
     facts: Mapping[str, object]
 
     def step(self, tokens: Tokens, start: int) -> Logits:
-        """Logits (1, V) after ``tokens`` (1, T), of which the first is at the position ``start``."""
+        """Returns logits (1, V) after ``tokens`` (1, T) from position ``start`` on."""
         ...
 
 
 def peak_bytes() -> int:
-    """Most memory of this process so far; what ``getrusage`` tells may be that of the process that started it."""
+    """Peak memory of this process so far; ``getrusage`` may instead report the peak of the parent process."""
     try:
         status = Path("/proc/self/status").read_text(encoding="utf-8")
     except OSError:
@@ -38,10 +38,10 @@ def serve_models(package: str, load: Callable[[Path, int, int], Loaded]) -> NoRe
     """Answers jobs about models of one runtime.
 
     Args:
-        package: The runtime's package, whose version is its own.
-        load: Loads a file for a number of threads and a number of positions.
+        package: The runtime's package, whose version is reported as the runtime's.
+        load: Function that loads a file, given the numbers of threads and of positions.
     """
-    models: dict[int, tuple[Loaded, int]] = {}  # with the threads of each
+    models: dict[int, tuple[Loaded, int]] = {}  # each with its number of threads
     before_bytes = peak_bytes()
 
     def answer(job: Message, report: Report) -> Message:
@@ -66,7 +66,7 @@ def serve_models(package: str, load: Callable[[Path, int, int], Loaded]) -> NoRe
 
 
 def run(model: Loaded, tokens: Tokens, *, start: int, steps: int, threads: int) -> Message:
-    """A pass over ``tokens`` (1, T) at the position ``start``, then greedy steps; logits of the last position."""
+    """Times a pass over ``tokens`` (1, T) from ``start`` on, then greedy steps; also returns the last logits."""
     clock = time.thread_time if threads == 1 else time.process_time
     seconds, cpu_s = [], []
     for _ in range(1 + steps):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from chipwise.core.arrays import AnyArray
-from chipwise.deploy.runtimes import prompt_shape
+from chipwise.deploy.runtimes import check_positions, prompt_shape
 from chipwise.errors import MeasurementError, MissingExtra, SpecError, Unsupported
 
 try:
@@ -29,7 +29,7 @@ class Pass(Protocol):
     """The serving module, compiled or not."""
 
     def __call__(self, tokens: torch.Tensor, positions: torch.Tensor, filled: int, masked: bool, /) -> torch.Tensor:
-        """Logits of the last of ``tokens`` at ``positions``; they attend to ``filled`` positions of the cache."""
+        """Returns the logits after ``tokens``; ``filled`` is how many cache positions the tokens attend to."""
         ...
 
 
@@ -41,10 +41,7 @@ class TorchSession:
             model, self.facts = load(path, device=device)
         except SpecError as error:
             raise MeasurementError(str(error)) from None
-        if capacity > model.arch.max_tokens:
-            raise MeasurementError(
-                f"{path}: the model has {model.arch.max_tokens} positions; the workload needs {capacity}"
-            )
+        check_positions(path, model.arch.max_tokens, capacity)
         self.vocab_size: int = model.arch.vocab_size
         self._batch, self._capacity, self._length = batch, capacity, 0
         self._serving = Serving(model, capacity=capacity, batch=batch)
@@ -87,7 +84,7 @@ class TorchSession:
         return found
 
     def _capture(self) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
-        """Captures the decode step as a CUDA graph; also the tensor of logits that each replay fills."""
+        """Captures the decode step as a CUDA graph; returns it and the tensor of logits that each replay fills."""
         with torch.inference_mode():
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream())
@@ -102,7 +99,7 @@ class TorchSession:
 
 
 def _compiled(serving: Serving) -> tuple[Pass, Pass]:
-    """Compiled functions for a prompt of any length and for a step. A failed compilation raises an error."""
+    """Returns compiled functions for a prompt of any length and for a step; a failed compilation raises an error."""
     torch._dynamo.config.recompile_limit = 256
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     return torch.compile(serving, dynamic=True), torch.compile(serving, dynamic=False)
@@ -125,11 +122,11 @@ class TorchRuntime:
         """Loads an exported file.
 
         Raises:
-            MeasurementError: The file is not such a model, or options are given.
+            MeasurementError: The file is not a model that this runtime can run, or options are given.
             Unsupported: The device does not exist.
         """
         if options:
-            raise MeasurementError(f"the {self.name} backend takes no options, not {sorted(options)}")
+            raise MeasurementError(f"the {self.name} backend takes no options, but {sorted(options)} were given")
         if self.device == "cuda":
             _prepare_cuda(self.name)
         torch.set_num_threads(threads)

@@ -36,12 +36,12 @@ FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 def export(design: Design, weights: Mapping[str, AnyArray], path: str | Path) -> Path:
     """Writes ``design`` with ``weights`` (named as the torch module's state dict) to a safetensors file, atomically.
 
-    Weights are stored in the design's format, in which the model is also computed.
+    Weights are stored in the design's format; the model is also computed in this format.
 
     Raises:
         SpecError: A weight is missing or has the wrong shape.
         Unsupported: PyTorch cannot compute in the design's weight format on this machine.
-        StorageError: The disk refused.
+        StorageError: The disk is full or refuses the file.
     """
     from safetensors.torch import save
 
@@ -67,7 +67,7 @@ def export(design: Design, weights: Mapping[str, AnyArray], path: str | Path) ->
 
 
 def load(path: str | Path, *, device: str = "cpu") -> tuple[Transformer, Facts]:
-    """Loads the model of a file written by :func:`export` onto ``device``; also the file's metadata.
+    """Loads the model of a file written by :func:`export` onto ``device``; returns it with the file's metadata.
 
     Raises:
         SpecError: The file is missing or was not written by :func:`export`.
@@ -119,8 +119,9 @@ class Serving(nn.Module):
         Args:
             tokens_BT: The new tokens.
             positions_T: Positions of the new tokens, where their keys and values are stored.
-            seen: How many positions of the cache are attended to, from the first.
-            masked: Whether some of these positions may be after a token; if not, ``seen`` ends with the last token.
+            seen: The tokens attend to the first ``seen`` positions of the cache.
+            masked: Whether these positions may include positions after a token; each token then attends only up to its
+                own position. If false, there are no later positions, and the last token is at ``seen - 1``.
         """
         model = self.model
         x_BTD = model.embedding(tokens_BT)
@@ -165,7 +166,7 @@ class Serving(nn.Module):
             mask = key_S <= positions_T[:, None]
             if block.window is not None:
                 mask = mask & (key_S > positions_T[:, None] - block.window)
-        if tokens == 1:  # the query heads of a KV head become rows of one product
+        if tokens == 1:  # the query heads of a KV head become rows of one matrix product
             q_BNTH = q_BNTH.reshape(batch, block.kv_heads, block.heads // block.kv_heads, block.head_size)
         y_BNTH = F.scaled_dot_product_attention(
             q_BNTH,

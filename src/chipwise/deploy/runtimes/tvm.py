@@ -1,7 +1,7 @@
-"""TVM on the CPU for graphs of ONNX's own operators, in a Python environment of its own (``core/environments.py``).
+"""TVM on the CPU for graphs of ONNX's own operators, in a separate Python environment (``core/environments.py``).
 
-The program ``tvm_program.py`` tunes, compiles and runs there. Tuning (``design/models/compiling.py``) comes before a
-measurement: it tries schedules of each kernel by running them.
+The program ``tvm_program.py`` tunes, compiles and runs graphs in that environment. Tuning
+(``design/models/compiling.py``) comes before a measurement: it tries schedules of each kernel by running them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from chipwise.core.arrays import AnyArray
 from chipwise.core.digest import plain
 from chipwise.core.environments import program
 from chipwise.deploy.graphs.inputs import read_arrays
-from chipwise.deploy.runtimes import Facts, Timed
-from chipwise.deploy.runtimes.onnx_session import SinglePass
+from chipwise.deploy.runtimes import Facts, SinglePass, Timed
 from chipwise.errors import MeasurementError
 
 ENVIRONMENT, MODULE = "tvm", "chipwise.deploy.runtimes.tvm_program"
-TOGETHER_S, MOST_PASSES = 0.05, 50  # passes between two messages take about so long
+TOGETHER_S, MOST_PASSES = 0.05, 50  # seconds of passes between two messages, about
 
 
 class TvmGraph(SinglePass):
@@ -36,11 +35,11 @@ class TvmGraph(SinglePass):
         self.facts: Facts = {"encodes": "outputs", "name": path.stem, "inputs": shapes}
 
     def prefill(self, tokens: AnyArray) -> AnyArray:
-        """Runs the graph once on its data; returns a placeholder, because outputs of any shape are no logits."""
+        """Runs the graph once on its data; returns a placeholder, because the outputs are not logits."""
         return self.timed(tokens, 0).output
 
     def timed(self, tokens: AnyArray, steps: int) -> Timed:
-        """Passes on its data, whatever ``tokens`` are."""
+        """Times passes on the graph's own data; ``tokens`` are ignored."""
         told = self._program.ask("run", number=self._number, passes=self._passes)
         seconds, cpu_s = plain(told["seconds"]), plain(told["cpu_s"])
         self._passes = max(1, min(MOST_PASSES, int(TOGETHER_S / min(seconds))))
@@ -52,11 +51,11 @@ class TvmGraph(SinglePass):
         return used
 
     def peak_memory_bytes(self) -> int | None:
-        """Unknown: the program compiles, too."""
+        """Always None, because the program's peak memory includes that of compilation."""
         return None
 
     def settings(self) -> dict[str, object]:
-        """What to record with a measurement."""
+        """Settings to record with a measurement."""
         return {"schedules": "tuned" if self._tuned else "TVM's own"}
 
 
@@ -72,13 +71,16 @@ class Tvm:
     def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: Mapping[str, object]) -> TvmGraph:
         """Compiles an ONNX graph for the arrays in the file ``options["feed"]``.
 
-        ``options["schedules"]`` is the folder that tuning named; without it, TVM's own schedules are used.
+        ``options["schedules"]`` is the folder that tuning returned; without it, TVM's own schedules are used.
 
         Raises:
             MeasurementError: TVM cannot import or run the graph, or there is no feed.
             Unreachable: The environment is missing; the message says how to make it.
         """
         if "feed" not in options or options.keys() - {"feed", "schedules"}:
-            raise MeasurementError(f"{path}: tvm runs graphs on arrays for their inputs, in the option feed")
+            raise MeasurementError(
+                f"{path}: tvm needs arrays for the graph's inputs in the option `feed`; its only other option "
+                "is `schedules`"
+            )
         schedules = None if (folder := options.get("schedules")) is None else str(folder)
         return TvmGraph(path, Path(str(options["feed"])), schedules, threads=threads)

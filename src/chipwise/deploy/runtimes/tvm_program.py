@@ -1,4 +1,4 @@
-"""Tunes, compiles and times ONNX graphs with TVM, as a program in the environment of ``core/environments.py``."""
+"""Program that tunes, compiles and times ONNX graphs; runs in the environment ``tvm`` (``core/environments.py``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from chipwise.core.workers import Message, Report, serve
 
 THREADS = os.environ.get("OMP_NUM_THREADS", "1")
-os.environ["TVM_NUM_THREADS"] = THREADS  # read by the import
+os.environ["TVM_NUM_THREADS"] = THREADS  # TVM reads it when it is imported
 
 import numpy as np  # noqa: E402
 import onnx  # noqa: E402
@@ -37,11 +37,11 @@ from chipwise.deploy.graphs.profiling import slower  # noqa: E402
 from chipwise.deploy.runtimes.onnx_session import open_file, session_options  # noqa: E402
 from chipwise.errors import MeasurementError, line_of  # noqa: E402
 
-BUILD_S, RUN_S = 60.0, 60.0  # most seconds of a trial
-FEWEST, MOST = 16, 64  # schedules of one kernel that are tried at a time; each time costs seconds of proposing them
-FILES = ("database_tuning_record.json", "database_workload.json")  # of TVM, one record a line
+BUILD_S, RUN_S = 60.0, 60.0  # time limit of a trial in seconds
+FEWEST, MOST = 16, 64  # schedules of one kernel that are tried in a batch; proposing a batch takes seconds
+FILES = ("database_tuning_record.json", "database_workload.json")  # TVM writes them, one record per line
 FINISHED = "finished.json"
-MOST_BYTES = 2**31 - 1  # of a file in one piece
+MOST_BYTES = 2**31 - 1  # largest ONNX file without external data
 
 
 def answer(job: Message, report: Report) -> Message:
@@ -62,7 +62,7 @@ def answer(job: Message, report: Report) -> Message:
 
 
 def target() -> tvm.target.Target:
-    """This processor with the threads of this process."""
+    """Returns TVM's description of this processor, with this process's number of threads as its cores."""
     processor = tvm.target.codegen.llvm_get_system_cpu()
     return tvm.target.Target({"kind": "llvm", "mcpu": processor, "num-cores": int(THREADS)})
 
@@ -71,7 +71,7 @@ class Imported:
     """A graph in TVM's form, its kernels not yet scheduled.
 
     Raises:
-        MeasurementError: The graph holds what TVM cannot import.
+        MeasurementError: The graph has an operator that TVM cannot import.
     """
 
     def __init__(self, path: Path, feed: Feed) -> None:
@@ -81,7 +81,7 @@ class Imported:
         self.digest = digest([content, str(target()), version("apache-tvm")])
         strange = {f"{node.domain}.{node.op_type}" for node in graph.graph.node if node.domain not in ("", "ai.onnx")}
         if strange:
-            raise MeasurementError(f"{path}: TVM knows ONNX's own operators, not {', '.join(sorted(strange))}")
+            raise MeasurementError(f"{path}: TVM only knows ONNX's own operators, not {', '.join(sorted(strange))}")
         try:
             module, self.weights = relax.frontend.detach_params(from_onnx(graph, keep_params_in_input=True))
             with target():
@@ -98,7 +98,7 @@ class Imported:
 
 
 class Compiled:
-    """A graph as TVM runs it, with the schedules of a folder or, for None, with TVM's own."""
+    """A graph compiled by TVM with the schedules in a folder or, for None, with TVM's own schedules."""
 
     def __init__(self, graph: Imported, schedules: str | None) -> None:
         laid_out = [transform.SplitLayoutRewritePreproc(), transform.LiftTransformParams(), transform.FoldConstant()]
@@ -106,11 +106,12 @@ class Compiled:
             applied = [] if schedules is None else [transform.MetaScheduleApplyDatabase(schedules)]
             module = tvm.transform.Sequential([*applied, *laid_out])(graph.module)
             self._machine = relax.VirtualMachine(tvm.compile(module, target=target()), tvm.cpu())
-        self._weights = self._machine["main_transform_params"](graph.weights["main"])  # as its kernels read them
+        # In the layout that the kernels read.
+        self._weights = self._machine["main_transform_params"](graph.weights["main"])
         self._names = graph.names
 
     def run(self, names: None, feed: Feed) -> list[AnyArray]:
-        """All outputs; ``names`` is as in ONNX Runtime's sessions."""
+        """Returns all outputs; ``names`` is only there because ONNX Runtime's sessions have it."""
         found = self._machine["main"](*(tvm.runtime.tensor(feed[name]) for name in self._names), *self._weights)
         return [item.numpy() for item in ([found] if hasattr(found, "numpy") else found)]
 
@@ -132,14 +133,14 @@ def plain(path: Path, feed: Feed) -> onnx.ModelProto:
     if graph.ByteSize() > MOST_BYTES:
         raise MeasurementError(f"{path}: TVM measures graphs of up to 2 GiB; this one has {graph.ByteSize():,} bytes")
     with tempfile.TemporaryDirectory() as room:
-        options = session_options(1)  # basic optimisations: what they write is ONNX's own
+        options = session_options(1)  # basic optimisations only write ONNX's own operators
         options.optimized_model_filepath = f"{room}/plain.onnx"
         open_file(graph.SerializeToString(), options, name=str(path))
         return onnx.load(f"{room}/plain.onnx")
 
 
 def tuned(graph: Imported, room: Path, trials: int, report: Report) -> Message:
-    """Tries schedules of all kernels, ``trials`` in all with those that an earlier call tried; keeps what was found.
+    """Tries schedules of all kernels, ``trials`` in total including those of earlier calls, and stores the results.
 
     Returns:
         The folder of the graph's schedules in ``room``.
@@ -159,7 +160,9 @@ def tuned(graph: Imported, room: Path, trials: int, report: Report) -> Message:
             task_weights=weights,
             work_dir=str(folder),
             max_trials_global=trials - tried,
-            num_trials_per_iter=max(FEWEST, min(MOST, trials // (2 * len(kernels)))),  # so that each has its turn
+            num_trials_per_iter=max(
+                FEWEST, min(MOST, trials // (2 * len(kernels)))
+            ),  # so that each kernel has its turn
             builder=Builder(),
             runner=meta_schedule.runner.LocalRunner(timeout_sec=RUN_S),
             measure_callbacks=[
@@ -172,7 +175,7 @@ def tuned(graph: Imported, room: Path, trials: int, report: Report) -> Message:
 
 
 def whole_lines(path: Path) -> int:
-    """Whole lines of a text file, 0 if there is none; what a killed process left of another line is cut off."""
+    """Counts the complete lines of a text file, 0 if it is missing; cuts off a line that a killed process left."""
     if not path.exists():
         return 0
     content = path.read_bytes()
@@ -184,14 +187,14 @@ def whole_lines(path: Path) -> int:
 
 @derived_object
 class Builder(meta_schedule.builder.PyBuilder):
-    """Compiles in processes that stay; TVM's own builder starts new ones, which import TVM, for every few schedules."""
+    """Compiles in processes that stay alive; TVM's own builder starts and imports TVM anew for every few schedules."""
 
     def __init__(self) -> None:
         super().__init__()
         self.pool = PopenPoolExecutor(max_workers=os.cpu_count(), timeout=BUILD_S)
 
     def build(self, build_inputs: Sequence[meta_schedule.builder.BuilderInput]) -> list[object]:
-        """The path of each compiled kernel, or why there is none."""
+        """Compiles kernels; returns the path of each, or the error."""
         asked = [(None, None, each.mod, each.target, None) for each in build_inputs]
         told = self.pool.map_with_error_catching(lambda one: _worker_func(*one), asked)
         return [
@@ -204,7 +207,7 @@ class Builder(meta_schedule.builder.PyBuilder):
 
 @derived_object
 class Progress(meta_schedule.measure_callback.PyMeasureCallback):
-    """Tells how many schedules were tried."""
+    """Reports how many schedules were tried."""
 
     def __init__(self, report: Report, tried: int, trials: int) -> None:
         super().__init__()
@@ -223,13 +226,13 @@ def opened(path: Path, feed: Feed, schedules: str | None) -> Message:
     model = Compiled(Imported(path, feed), schedules)
     for array in model.run(None, feed):
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise MeasurementError(f"{path}: an output is not finite for these inputs; give others")
+            raise MeasurementError(f"{path}: an output is not finite for these inputs; give other inputs")
     models.append((model, feed))
     return {"number": len(models) - 1}
 
 
 def timed(model: Compiled, feed: Feed, passes: int) -> Message:
-    """Seconds of passes, by the clock on the wall and of the processor."""
+    """Returns seconds of passes, in wall time and in processor time."""
     cpu_clock = time.thread_time if THREADS == "1" else time.process_time
     seconds, cpu_s = [], []
     for _ in range(passes):
@@ -241,7 +244,10 @@ def timed(model: Compiled, feed: Feed, passes: int) -> Message:
 
 
 def raced(path: Path, feed: Feed, schedules: str | None) -> Message:
-    """Passes in turns with ONNX Runtime, and how far the outputs differ, as a share of the largest."""
+    """Times TVM and ONNX Runtime in turns, and compares their outputs.
+
+    ``difference`` is the largest over the graph's outputs of max abs(TVM - ONNX Runtime) / max abs(ONNX Runtime).
+    """
     graph, threads = Imported(path, feed), int(THREADS)
     ours, theirs = Compiled(graph, schedules), sessions.opened(path, threads=threads)
     apart = [

@@ -1,8 +1,8 @@
 """wllama, llama.cpp in WebAssembly, in a browser, for GGUF files. See ``web/`` for the page and what runs in it.
 
-A time is that of one call of wllama's ``decode``; choosing the next token is no part of it, because wllama sorts the
-vocabulary for that. Outputs are the logarithms of the probabilities that it gives: logits but for a constant. The cache
-is in FP32 as in ``llama_cpp.py``, unless ``options={"cache": "f16"}`` selects llama.cpp's default.
+Each time is the duration of one call of wllama's ``decode``; the choice of the next token is excluded, because wllama
+sorts the vocabulary for it. Outputs are logarithms of wllama's probabilities, which are the logits minus a constant.
+The cache is in FP32 as in ``llama_cpp.py``, unless ``options={"cache": "f16"}`` selects llama.cpp's default.
 """
 
 from __future__ import annotations

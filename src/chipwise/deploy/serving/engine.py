@@ -1,4 +1,7 @@
-"""What the server needs of a model: text in, pieces of text out. Importing this module does not load any runtime."""
+"""The interface of a model that the server needs: text in, pieces of text out.
+
+Importing this module does not load any runtime.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ Prompt = str | Sequence[int]
 Message = dict[str, str]
 """A message of a chat: ``role`` and ``content``."""
 Gone = Callable[[], bool]
-"""Whether nobody waits for the answer any more."""
+"""Function that returns whether the client has gone, so that nobody waits for the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How the next token is chosen, and when an answer ends."""
 
-    max_tokens: int | None = None  # None: as many as the context holds
+    max_tokens: int | None = None  # maximum number of generated tokens; None: as many as the context holds
     temperature: float = 1.0  # 0: always the most likely token
     top_p: float = 1.0  # choose among the most likely tokens that have this probability together
     seed: int | None = None
@@ -31,10 +34,10 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A part of an answer. Counts and times are those of the answer so far."""
+    """A part of an answer. Counts and times refer to the answer up to and including this part."""
 
     text: str
-    tokens: int  # generated, with the one that ends the answer
+    tokens: int  # generated tokens, including the one that ends the answer
     prompt_tokens: int
     prompt_s: float  # time from the start of the prompt to the first token
     decode_s: float  # time from the first token to this one
@@ -43,7 +46,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """The predicted time of a decode step, or of a pass if there are none, and what it was predicted for."""
+    """The predicted time of a decode step, or of a pass if the model has no steps."""
 
     tpot_s: float
     low_s: float | None
@@ -59,10 +62,10 @@ class Engine(Protocol):
     whatever else is running.
     """
 
-    name: str  # the model's
+    name: str  # name of the model
     runtime: str
     version: str
-    context: int  # most tokens of a prompt with its answer
+    context: int  # maximum number of tokens of a prompt and its answer together
     slots: int
     chats: bool  # whether the model has a chat template
 
@@ -87,7 +90,7 @@ ENGINES = Table(
         ".gguf": "chipwise.deploy.serving.llama_engine:LlamaEngine",
     },
 )
-"""``engine(path, slots=, context=, threads=)`` by the suffix of the file."""
+"""Engine classes, called as ``engine(path, slots=, context=, threads=)``, by the suffix of the model file."""
 
 
 def joined(messages: Sequence[Message]) -> str:

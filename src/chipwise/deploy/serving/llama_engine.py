@@ -1,4 +1,4 @@
-"""llama.cpp as an engine: the server in the package ``xllamacpp``, in a process of its own.
+"""llama.cpp as an engine: the server in the package ``xllamacpp``, in a separate process.
 
 llama.cpp ends its process if it does not accept a file, and it frees a slot when its connection closes.
 """
@@ -20,7 +20,7 @@ from chipwise.deploy.runtimes.llama_server import LlamaServer, available
 from chipwise.deploy.serving.engine import Gone, Message, Piece, Prompt, Sampling, joined
 from chipwise.errors import MeasurementError, MissingExtra, SpecError
 
-LOOK_S = 0.2  # how often a waiting request looks whether its client is still there
+LOOK_S = 0.2  # seconds after which a waiting request checks again whether its client is still there
 
 
 class LlamaEngine:
@@ -40,7 +40,7 @@ class LlamaEngine:
             raise MissingExtra("xllamacpp", "all")
         file = GgufFile.open(path)
         if "tokenizer.ggml.tokens" not in file.fields:
-            raise SpecError("holds no tokenizer, so it cannot be given text", file=str(path))
+            raise SpecError("holds no tokenizer, so it cannot read text", file=str(path))
         self.name, self.version, self.slots = path.stem, version("xllamacpp"), slots
         self.context = min(context, int(file.field("context_length", context)))
         self.chats = bool(file.fields.get("tokenizer.chat_template"))
@@ -92,7 +92,7 @@ class LlamaEngine:
     def _posted(
         self, connection: http.client.HTTPConnection, place: str, data: Reply, gone: Gone, field: str
     ) -> http.client.HTTPResponse | None:
-        """The reply, once it begins; None if the client left before.
+        """Returns the reply once it begins; None if the client left before that.
 
         Raises:
             SpecError: llama.cpp refuses the request.

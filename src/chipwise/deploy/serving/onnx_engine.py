@@ -1,6 +1,6 @@
 """ONNX Runtime as an engine: the weights are loaded once, each slot has its own cache.
 
-A request keeps one slot from its prompt to its last token, so its logits are those of the session alone.
+A request keeps one slot from its prompt to its last token, so its logits do not depend on other requests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chipwise.deploy.serving.engine import Gone, Message, Piece, Prompt, Samplin
 from chipwise.deploy.serving.texts import ChatTemplate, Written, chosen
 from chipwise.errors import SpecError, Unsupported
 
-LOOK_S = 0.2  # how often a waiting request looks whether its client is still there
+LOOK_S = 0.2  # seconds after which a waiting request checks again whether its client is still there
 
 
 class OnnxEngine:
@@ -37,7 +37,7 @@ class OnnxEngine:
     def __init__(self, path: Path, *, slots: int, context: int, threads: int) -> None:
         file = next((f for f in (path.parent / TOKENIZER, path.parent.parent / TOKENIZER) if f.is_file()), None)
         if file is None:
-            raise SpecError("there is no tokenizer.json beside it, so it cannot be given text", file=str(path))
+            raise SpecError("there is no tokenizer.json next to it, so it cannot read text", file=str(path))
         self._free: queue.Queue[Session] = queue.Queue()
         self.name, self.context = path.stem, context
         for session in OnnxRuntime().open_shared(path, count=slots, capacity=context, threads=threads):
@@ -67,7 +67,9 @@ class OnnxEngine:
         if not ids and self._start is not None:
             ids = [self._start]
         if not 0 < len(ids) < self.context:
-            raise SpecError(f"has {len(ids):,} tokens; the context holds 1 to {self.context - 1:,}", field="prompt")
+            raise SpecError(
+                f"has {len(ids):,} tokens; the context takes from 1 to {self.context - 1:,}", field="prompt"
+            )
         with self._slot(gone) as session:
             size = session.vocab_size if session is not None else 0
             if session is not None and not all(0 <= token < size for token in ids):
@@ -121,4 +123,4 @@ class OnnxEngine:
                 self._free.put(session)
 
     def close(self) -> None:
-        """Nothing to end: the sessions go with the engine."""
+        """Does nothing, because the sessions are freed with the engine."""

@@ -1,7 +1,8 @@
 """Requests and replies in the shape of OpenAI's API.
 
 References:
-    https://platform.openai.com/docs/api-reference/completions and /chat; ``timings`` in replies as llama.cpp's server.
+    https://platform.openai.com/docs/api-reference/completions and /chat. ``timings`` in replies has the fields
+    that llama.cpp's server returns.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Request:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def reply(self, text: str, last: Piece) -> dict[str, object]:
-        """The whole answer."""
+        """Returns the reply with the complete answer."""
         chat = self.kind == "chat.completion"
         said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         return {
@@ -57,7 +58,7 @@ class Request:
         }
 
     def chunk(self, piece: Piece, *, first: bool) -> dict[str, object]:
-        """A part of a streamed answer."""
+        """Returns one part of a streamed answer."""
         role = {"role": "assistant"} if first else {}
         chat = self.kind == "chat.completion"
         said = {"delta": {**role, "content": piece.text}} if chat else {"text": piece.text}
@@ -65,7 +66,7 @@ class Request:
         return {**self._head(".chunk"), "choices": [_choice(said, piece.finish)], **also, "timings": timings(piece)}
 
     def end(self, last: Piece) -> dict[str, object]:
-        """The part of a streamed answer with its usage, which follows the last one if it is asked for."""
+        """Returns the part with the counts of tokens, which ends a streamed answer if the client asks for it."""
         return {**self._head(".chunk"), "choices": [], "usage": usage(last)}
 
     def _head(self, part: str) -> dict[str, object]:
@@ -80,13 +81,13 @@ def _choice(said: Fields, finish: str | None) -> dict[str, object]:
 
 
 def usage(last: Piece) -> dict[str, int]:
-    """Numbers of tokens."""
+    """Returns the number of tokens in the prompt, the number of generated tokens, and their sum."""
     whole = last.prompt_tokens + last.tokens
     return {"prompt_tokens": last.prompt_tokens, "completion_tokens": last.tokens, "total_tokens": whole}
 
 
 def timings(piece: Piece) -> dict[str, object]:
-    """Measured times in milliseconds by llama.cpp's names; those of decoding need a second token."""
+    """Measured times in milliseconds by llama.cpp's names; decoding times exist from the second token on."""
     steps = piece.tokens - 1
     found: dict[str, object] = {"prompt_n": piece.prompt_tokens, "prompt_ms": 1e3 * piece.prompt_s}
     found |= {"predicted_n": piece.tokens, "predicted_ms": 1e3 * piece.decode_s}
@@ -105,8 +106,8 @@ def parsed(body: bytes, *, chat: bool, model: str, engine: Engine) -> Request:
     """The request in ``body``.
 
     Raises:
-        UnknownName: It names another model.
-        InputError: It is not JSON, or a field is wrong or asks for what is not supported.
+        UnknownName: The request names a different model.
+        InputError: The body is not JSON, or a field is wrong or asks for something that is not supported.
     """
     try:
         data = json.loads(body)
@@ -164,7 +165,7 @@ def _message(item: object, where: str) -> Message:
     if role not in ROLES:
         raise SpecError(f"must be one of {', '.join(ROLES)}, not {short(role)}", field=f"{where}.role")
     if isinstance(content, list):
-        content = "".join(map(_text_part, content)) if all(map(_is_text, content)) else None
+        content = "".join(part["text"] for part in content) if all(map(_is_text, content)) else None
     if not isinstance(content, str):
         raise SpecError("must be text, or a list of parts of type text", field=f"{where}.content")
     return {"role": "system" if role == "developer" else str(role), "content": content}
@@ -172,10 +173,6 @@ def _message(item: object, where: str) -> Message:
 
 def _is_text(part: object) -> bool:
     return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
-
-
-def _text_part(part: Fields) -> str:
-    return str(part["text"])
 
 
 def _stops(value: object) -> tuple[str, ...]:

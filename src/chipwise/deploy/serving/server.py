@@ -1,7 +1,9 @@
-"""The HTTP server: OpenAI's paths, a chat page, and what was promised.
+"""The HTTP server: OpenAI's paths, a chat page, and the predicted speed.
 
-Each request has a thread, and waits there for a slot of the engine. On this machine alone, other pages in the user's
-browser are kept out: a request needs the type JSON, which a browser asks permission for, and our own host name.
+Each request has a thread, and waits there for a slot of the engine. Pages of other sites in the user's browser cannot
+use the server. A POST must have the content type JSON, for which a browser first sends a CORS preflight request; the
+server grants none. If a request states an ``Origin``, its host and port must equal the request's ``Host``. If only this
+machine can reach the server, ``Host`` must also be the server's own address.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from chipwise.deploy.serving.engine import CHAT_PAGE, Engine, Piece, Promise
 from chipwise.deploy.serving.requests import failure, parsed
 from chipwise.errors import ChipwiseError, InputError, MeasurementError, OutputError, UnknownName, counted
 
-MOST_BYTES = 4 << 20  # of a request
-MOST_WAITING = 256  # requests in work or waiting for a slot
-IDLE_S = 60.0  # a connection without a request is closed
+MOST_BYTES = 4 << 20  # largest request
+MOST_WAITING = 256  # maximum number of requests that are being answered or wait for a slot
+IDLE_S = 60.0  # after this time a connection without a request is closed
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 _COMPLETIONS = {"/v1/completions": False, "/v1/chat/completions": True}
 _GETS = ("/", "/health", "/status", "/v1/models")
@@ -40,11 +42,11 @@ class Server(Result):
     Args:
         engine: The model; the server closes it.
         name: The model's name in the API.
-        host: Address to listen on. Other machines reach it unless it is one of this machine's own, such as 127.0.0.1.
+        host: Address to listen on. Other machines can reach the server unless this is a loopback address (127.0.0.1).
         port: 0 chooses a free one.
-        token: Clients must send it as ``Authorization: Bearer TOKEN``. Default: none on this machine's own addresses,
-            else a random one.
-        promise: Shown beside what is measured.
+        token: Clients must send it as ``Authorization: Bearer TOKEN``. Default: no token on a loopback
+            address, else a random one.
+        promise: The predicted speed, shown next to the measured speed.
 
     Raises:
         OutputError: The address cannot be used.
@@ -81,7 +83,7 @@ class Server(Result):
 
     @property
     def page(self) -> str:
-        """Address of the chat page; the token is behind ``#``, which browsers do not send."""
+        """Address of the chat page. The token follows ``#``; browsers do not send that part of an address."""
         return f"{self.url}/#{self.token}" if self.token else f"{self.url}/"
 
     def headline(self) -> str:
@@ -93,7 +95,7 @@ class Server(Result):
         return [self.status()]
 
     def status(self) -> dict[str, object]:
-        """The model, what was promised, and what was done so far."""
+        """The model, its predicted speed, and counts of answers and tokens so far."""
         engine, http = self.engine, self._http
         return {
             **{"model": self.name, "runtime": engine.runtime, "version": engine.version, "chats": engine.chats},
@@ -103,9 +105,9 @@ class Server(Result):
         }
 
     def summary(self) -> str:
-        """What was done, in words."""
+        """A sentence with the numbers of answers and tokens so far."""
         http = self._http
-        return f"{counted(http.finished, 'answer')}, {http.left} left by their clients, {counted(http.tokens, 'token')}"
+        return f"{counted(http.finished, 'answer')}, {http.left} abandoned by clients, {counted(http.tokens, 'token')}"
 
     def wait(self) -> None:
         """Serves until the server is closed, or the process is interrupted."""
@@ -133,14 +135,14 @@ class _Http(ThreadingHTTPServer):
         super().__init__(place, _Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Says nothing about clients that leave."""
+        """Ignores clients that leave."""
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:
         """Counts a request as running.
 
         Raises:
-            MeasurementError: Too many are.
+            MeasurementError: Too many requests are running.
         """
         with self.lock:
             if self.running >= MOST_WAITING:
@@ -153,7 +155,7 @@ class _Http(ThreadingHTTPServer):
                 self.running -= 1
 
     def count(self, last: Piece | None) -> None:
-        """Counts an answer, which ended with the piece ``last``."""
+        """Adds an answer, which ended with the piece ``last``, to the counts."""
         with self.lock:
             ended = last is not None and last.finish is not None
             self.finished, self.left = self.finished + ended, self.left + (not ended)
@@ -193,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if place not in _COMPLETIONS:
             known = HTTPStatus.METHOD_NOT_ALLOWED if place in _GETS else HTTPStatus.NOT_FOUND
-            self._refuse(known, f"nothing is posted to {place}; there are {', '.join(_COMPLETIONS)}")
+            self._refuse(known, f"{place} takes no POST; these do: {', '.join(_COMPLETIONS)}")
             return
         if self.headers.get_content_type() != "application/json":
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send the body as Content-Type: application/json")
@@ -230,7 +232,7 @@ class _Handler(BaseHTTPRequestHandler):
                     said.append(piece.text)
                     last = piece
         finally:
-            if last is not None or self._gone():  # else it was refused
+            if last is not None or self._gone():  # otherwise the request was refused
                 self.server.count(last)
         if last is None or last.finish is None:
             self.close_connection = True
@@ -253,7 +255,7 @@ class _Handler(BaseHTTPRequestHandler):
             return True
 
     def _event(self, data: Mapping[str, object] | str) -> None:
-        """Sends an event of a stream; the first one after the head."""
+        """Sends an event of a stream; before the first event, sends the headers of the response."""
         if not self._streams:
             self._streams, self._chunked = True, self.request_version != "HTTP/1.0"
             framing = ("Transfer-Encoding", "chunked") if self._chunked else ("Connection", "close")
@@ -294,12 +296,12 @@ class _Handler(BaseHTTPRequestHandler):
         return body
 
     def _allowed(self) -> bool:
-        """Whether the client may ask; if not, it was refused."""
+        """Whether the client may ask; if not, this method has answered with the refusal."""
         host, token = self.headers.get("Host", ""), self.server.owner.token
         origin = self.headers.get("Origin")
         foreign = self.server.hosts is not None and urlsplit(f"//{host}").hostname not in self.server.hosts
         if foreign or (origin is not None and urlsplit(origin).netloc != host):
-            self._refuse(HTTPStatus.FORBIDDEN, "requests of other sites are refused")
+            self._refuse(HTTPStatus.FORBIDDEN, "requests from other sites are refused")
             return False
         given = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if token is not None and not hmac.compare_digest(given.encode(), token.encode()):
@@ -332,7 +334,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _is_own(host: str) -> bool:
-    """Whether only this machine reaches the address."""
+    """Whether only this machine can reach the address."""
     with contextlib.suppress(ValueError):
         return ip_address(host).is_loopback
     return host == "localhost"

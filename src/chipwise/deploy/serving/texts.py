@@ -1,4 +1,4 @@
-"""Tokens to text while they are generated, chat templates, and the choice of the next token."""
+"""Converts generated tokens to text one by one, renders chat templates, and chooses the next token."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 
 class Written:
-    """The text of tokens that arrive one by one: whole characters only, and nothing from a stop text on.
+    """The text of tokens that arrive one by one: only complete characters, and nothing from the first stop text on.
 
     Args:
-        tokenizer: Of the model.
-        stop: Texts that end the answer. What could become one is held back until the next token.
+        tokenizer: The model's tokenizer.
+        stop: Texts that end the answer. If the text so far ends with the beginning of one of them, that ending is held
+            back until later tokens show whether the rest of the stop text follows.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
@@ -34,12 +35,12 @@ class Written:
         self.stopped = False
 
     def add(self, token: int) -> str:
-        """The text that is certain with this token; empty if there is none."""
+        """Adds a token; returns the text that is now certain, which may be empty."""
         self._tokens.append(token)
         return self._take(self._stream.step(self._tokenizer, token) or "")
 
     def rest(self) -> str:
-        """What was held back, at the end of the answer."""
+        """Returns the text that was held back, at the end of the answer."""
         whole = self._tokenizer.decode(self._tokens, skip_special_tokens=True)
         more = whole[len(self._decoded) :] if whole.startswith(self._decoded) else ""
         text = self._take(more)
@@ -58,12 +59,12 @@ class Written:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of ``text`` that ``stop`` begins with."""
+    """Length of the longest suffix of ``text`` that is a prefix of ``stop``."""
     return next((size for size in range(min(len(text), len(stop)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
 def chosen(logits: AnyArray, sampling: Sampling, generator: np.random.Generator) -> int:
-    """The next token by its ``logits`` (vocab,): the most likely one, or a random one among the likely ones."""
+    """Chooses the next token from ``logits`` (vocab,): the most likely one, or a random one among the likely ones."""
     if sampling.temperature == 0:
         return int(logits.argmax())
     scaled = logits.astype(np.float64) / sampling.temperature
@@ -105,7 +106,7 @@ class ChatTemplate:
         try:
             return str(self._template.render(messages=messages, add_generation_prompt=True, **self._special))
         except (TemplateError, TypeError) as error:
-            raise SpecError(f"the model's chat template refuses them: {error}", field="messages") from None
+            raise SpecError(f"the model's chat template refuses these messages: {error}", field="messages") from None
 
 
 def _refused(message: str) -> None:

@@ -1,4 +1,4 @@
-"""Models that run in a page: ONNX Runtime Web and a page in a folder that any web server can serve."""
+"""Adds a web page and an engine (ONNX Runtime Web or wllama) to a model's folder, which any web server can serve."""
 
 from __future__ import annotations
 
@@ -7,36 +7,38 @@ from pathlib import Path
 
 from chipwise.core.digest import plain
 from chipwise.core.files import read_text, write_atomic, write_json
+from chipwise.deploy.export.exporters import suffix_of
 from chipwise.deploy.export.gguf_tokenizer import gguf_tokenizer
 from chipwise.deploy.export.tokenizer_files import TOKENIZER, ends_of, read_tokenizer
 from chipwise.deploy.runtimes import Facts
-from chipwise.deploy.runtimes.web.engines import OPTIMISE, caches, facts_of
-from chipwise.deploy.runtimes.web.packages import ORT, files_of
-from chipwise.deploy.runtimes.web.server import HERE
+from chipwise.deploy.runtimes.web.engines import HERE, ORT_WEB, Engine
 from chipwise.deploy.serving.engine import CHAT_PAGE, Promise
 from chipwise.errors import Unsupported
 
 CLASSIFY_PAGE, PROCESSOR = CHAT_PAGE.with_name("classify.html"), "preprocessor_config.json"
-SPLIT = ("gpt2", "gpt-2")  # by llama.cpp's names: byte-level BPE, and how text is split into words before it
+SPLIT = ("gpt2", "gpt-2")  # llama.cpp's names of byte-level BPE and of the split into words
 _SCRIPT = '<script type="module">'
 
 
-def write_page(folder: Path, *, threads: int, promise: Promise | None) -> None:
-    """Adds ``index.html`` and ``web/`` to a folder with ``model.onnx``: of a decoder with its tokenizer, a page that
-    continues texts; of an image classifier with its preprocessing, one that classifies images. Others get no page.
+def write_page(folder: Path, *, engine: Engine = ORT_WEB, threads: int, promise: Promise | None) -> None:
+    """Adds ``index.html`` and ``web/`` to a folder with a model. For a decoder with its tokenizer the page continues
+    texts; for an image classifier with its preprocessing it classifies images. Other models get no page.
 
     Args:
         folder: The folder.
-        threads: Threads of the runtime. Browsers give more than one only to pages with isolating headers.
-        promise: What was predicted, shown beside what the page measures.
+        engine: What runs the model: ``model.onnx`` in ONNX Runtime Web, ``model.gguf`` in wllama.
+        threads: Threads of the runtime. Browsers allow more than one only if the web server sends the headers for
+            cross-origin isolation.
+        promise: The predicted speed, shown next to the speed that the page measures.
 
     Raises:
-        Unsupported: The tokenizer is not a byte-level BPE that splits texts as those do that chipwise trains.
-        Unreachable: ONNX Runtime Web is not in the cache and cannot be fetched.
+        Unsupported: The tokenizer is not a byte-level BPE that splits texts like the tokenizers that chipwise trains.
+        Unreachable: The engine is not in the cache and cannot be fetched.
         StorageError: The folder cannot be written.
     """
-    facts = facts_of(folder / "model.onnx")
-    scripts, page = ["decoder.js"], read_text(CLASSIFY_PAGE)
+    file = f"model{suffix_of(engine.name)}"
+    facts = engine.facts(folder / file)
+    scripts, page = [], read_text(CLASSIFY_PAGE)
     more: Mapping[str, object] = {}
     if (path := folder / TOKENIZER).is_file() and "encodes" not in facts:
         scripts += ["engine.js", "tokenizer.js"]
@@ -48,15 +50,15 @@ def write_page(folder: Path, *, threads: int, promise: Promise | None) -> None:
         return
     web = folder / "web"
     web.mkdir(exist_ok=True)
-    for name, file in {**{name: HERE / name for name in scripts}, **files_of(ORT)}.items():
-        write_atomic(web / name, file.read_bytes())
+    for name, content in {**{name: HERE / name for name in scripts}, **engine.scripts()}.items():
+        write_atomic(web / name, content.read_bytes())
     told = {
         "model": facts["name"],
-        "runtime": f"{ORT.name}, {threads} thread{'s' if threads > 1 else ''}",
-        "version": ORT.version,
+        "runtime": f"{engine.package.name}, {threads} thread{'s' if threads > 1 else ''}",
+        "version": engine.package.version,
+        "file": file,
         "threads": threads,
-        "optimise": OPTIMISE,
-        "cache": caches(facts, batch=1),
+        **engine.load(facts, facts.get("max_tokens", 1), 1, {}),
         "promise": promise,
         **more,
     }
@@ -65,14 +67,12 @@ def write_page(folder: Path, *, threads: int, promise: Promise | None) -> None:
 
 
 def _of_text(path: Path, facts: Facts) -> Mapping[str, object]:
-    """What a page needs to know to continue texts."""
+    """Returns the facts that a page needs to continue texts."""
     used = gguf_tokenizer(path, vocab_size=facts["vocab_size"], max_tokens=facts["max_tokens"])
     if (used.model, used.pre) != SPLIT:
-        raise Unsupported(f"{path}: pages split texts as GPT-2's tokenizer does, not as {used.model} and {used.pre}")
+        raise Unsupported(
+            f"{path}: a page can only split texts as GPT-2's tokenizer does, not as {used.model} and {used.pre}"
+        )
     about = read_tokenizer(path, max_tokens=facts["max_tokens"])
     start, ends = about.roles.get("bos", about.roles.get("eos")), sorted(ends_of(path, about))
     return {"context": facts["max_tokens"], "chats": False, "start": start, "ends": ends}
-
-
-PAGES = {"browser": write_page}
-"""What a model's folder needs to run in a runtime, besides the model's file, by runtime."""

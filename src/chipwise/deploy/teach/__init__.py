@@ -1,1 +1,1 @@
-"""Fits a machine that no data sheet describes well to a table of measured models."""
+"""Fits the profile of a machine that no data sheet describes well, from a table of measured models."""

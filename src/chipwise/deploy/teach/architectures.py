@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
+from chipwise.core.csvfile import number_in
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.ends import LmHead, States, Tokens
@@ -22,7 +22,7 @@ Cells = Mapping[str, str]
 
 
 def described(cells: Cells) -> ArchSpec:
-    """The model described by the sizes in a row. Means over layers, as tables of searches state them, are rounded.
+    """The model described by the sizes in a row. Heads and FFN may be means over layers, which are rounded.
 
     Raises:
         SpecError: A size is missing or not above zero; ``field`` names it.
@@ -37,7 +37,7 @@ def described(cells: Cells) -> ArchSpec:
     width, layers = _size(cells, "d_model"), _size(cells, "layers")
     heads = _size(cells, "heads", max(1, width // 64))
     if width % heads and _is_whole(cells.get("heads") or ""):
-        raise SpecError(f"a width of {width} does not divide among {heads} heads", field="heads")
+        raise SpecError(f"a width of {width} is not divisible by {heads} heads", field="heads")
     attention = _attention(width, heads, _size(cells, "kv_heads", heads), causal=causal)
     ffn = FeedForward(width=_size(cells, "ffn", 4 * width), gated=causal, activation="silu" if causal else "gelu")
     return ArchSpec(
@@ -51,47 +51,35 @@ def described(cells: Cells) -> ArchSpec:
 
 
 def _pair(cells: Cells, vocabulary: int) -> ArchSpec:
-    read, write = (_size(cells, f"{side}_d_model", _size(cells, "d_model", 0)) for side in ("encoder", "decoder"))
-    for side, width in (("encoder", read), ("decoder", write)):
+    widths = {side: _size(cells, f"{side}_d_model", _size(cells, "d_model", 0)) for side in ("encoder", "decoder")}
+    for side, width in widths.items():
         if not width:
             raise SpecError("is empty", field=f"{side}_d_model")
-    depths = [_size(cells, f"{side}_layers") for side in ("encoder", "decoder")]
-    encoder, decoder = (
-        Layer(attention=_side(cells, side, width), ffn=_ffn(cells, side, width), cross=cross)
-        for side, width, cross in (
-            ("encoder", read, None),
-            (
-                "decoder",
-                write,
-                _attention(write, _size(cells, "cross_heads", _heads(cells, "decoder", write)), causal=False),
-            ),
+    depths = {side: _size(cells, f"{side}_layers") for side in widths}
+    layers = {}
+    for side, width in widths.items():
+        writes = side == "decoder"
+        heads = _size(cells, f"{side}_heads", _size(cells, "heads", max(1, width // 64)))
+        cross = _attention(width, _size(cells, "cross_heads", heads), causal=False) if writes else None
+        ffn = _size(cells, f"{side}_ffn", _size(cells, "ffn", 4 * width))
+        layers[side] = Layer(
+            attention=_attention(width, heads, causal=writes),
+            ffn=FeedForward(width=ffn, gated=False, bias=True, activation="relu"),
+            cross=cross,
         )
-    )
+    read, write = widths.values()
     return ArchSpec(
-        name=f"encoder-{depths[0]}x{read}-decoder-{depths[1]}x{write}",
+        name=f"encoder-{depths['encoder']}x{read}-decoder-{depths['decoder']}x{write}",
         stem=Tokens(vocab_size=vocabulary),
         d_model=write,
         encoder_d_model=read if read != write else 0,
-        layers=(decoder,) * depths[1],
-        encoder=(encoder,) * depths[0],
+        layers=(layers["decoder"],) * depths["decoder"],
+        encoder=(layers["encoder"],) * depths["encoder"],
         norm="layernorm",
         norm_bias=True,
         norm_place="post",
         positions="none",
     )
-
-
-def _heads(cells: Cells, side: str, width: int) -> int:
-    return _size(cells, f"{side}_heads", _size(cells, "heads", max(1, width // 64)))
-
-
-def _side(cells: Cells, side: str, width: int) -> Attention:
-    return _attention(width, _heads(cells, side, width), causal=side == "decoder")
-
-
-def _ffn(cells: Cells, side: str, width: int) -> FeedForward:
-    size = _size(cells, f"{side}_ffn", _size(cells, "ffn", 4 * width))
-    return FeedForward(width=size, gated=False, bias=True, activation="relu")
 
 
 def _attention(width: int, heads: int, kv_heads: int | None = None, *, causal: bool) -> Attention:
@@ -101,19 +89,13 @@ def _attention(width: int, heads: int, kv_heads: int | None = None, *, causal: b
 
 def _size(cells: Cells, field: str, default: int | None = None) -> int:
     """Reads a cell as a size."""
-    text = (cells.get(field) or "").strip()
-    if not text:
-        if default is None:
-            raise SpecError("is empty", field=field)
+    if not cells.get(field) and default is not None:
         return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = number_in(cells, field)
     if not 0.5 <= value < 1e9:
-        raise SpecError(f"must be a number of at least 1, not {text!r:.60}", field=field)
+        raise SpecError(f"must be a number of at least 1, not {cells[field]!r:.60}", field=field)
     if value != round(value) and not any(name in field for name in AVERAGED):
-        raise SpecError(f"must be a whole number, not {text!r:.60}", field=field)
+        raise SpecError(f"must be a whole number, not {cells[field]!r:.60}", field=field)
     return round(value)
 
 

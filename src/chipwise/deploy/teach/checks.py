@@ -15,9 +15,9 @@ from chipwise.deploy.teach.posterior import fit
 from chipwise.hardware.taught import TaughtError
 
 FOLDS = 8
-LEAST = 4  # fewest quantities for cross-validation
+LEAST = 4  # minimum number of quantities for cross-validation
 CONTRADICTS = 4.0  # standard deviations from the fit beyond which a row is flagged
-LEAST_FACTOR = 1.3  # least ratio between measured and expected time of a flagged row
+LEAST_FACTOR = 1.3  # minimum ratio between measured and expected time of a flagged row
 PRIOR_WIDEN = 10.0  # weight of the fitted interval width, in left-out rows
 UNITS = (("milliseconds written as seconds", 1e3), ("seconds written as milliseconds", 1e-3))
 UNITS_REACH = 1.1  # largest distance of the log ratio from ln(1000) that suggests a wrong unit
@@ -26,7 +26,7 @@ WHOLE_TABLE = 5.0  # log ratio larger than any data sheet's error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """A row that contradicts the others."""
+    """A row that contradicts the other rows."""
 
     line: int
     model: str
@@ -40,7 +40,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """Results of cross-validation; ``widen`` is a factor on the standard deviations of predictions."""
+    """Results of cross-validation; the standard deviations of predictions are to be multiplied by ``widen``."""
 
     error: TaughtError | None
     widen: float
@@ -60,10 +60,11 @@ def folds_of(models: Sequence[str]) -> list[Places]:
 
 
 def check(rows: Sequence[MeasuredRow], seen: Observations) -> Checked:
-    """Predicts every quantity by fits without its model.
+    """Predicts every quantity by fits that leave its model out.
 
-    Errors are over unflagged rows. Intervals are widened until they contain 90 % of left-out rows (with a correction
-    for the number of rows); the fitted width counts as ``PRIOR_WIDEN`` rows.
+    Errors and interval widths are computed without flagged rows. A factor for the widths is chosen so that intervals
+    contain 90 % of left-out rows (with a correction for the number of rows). The factor is then shrunk towards 1; the
+    prior weighs as much as ``PRIOR_WIDEN`` rows.
     """
     n = len(seen)
     if n < LEAST:
@@ -91,7 +92,10 @@ def check(rows: Sequence[MeasuredRow], seen: Observations) -> Checked:
 
 
 def _widen(z: Float64Array) -> float:
-    """Factor on standard deviations so that 90 % of rows lie within 1.645 of them."""
+    """Returns a factor for the standard deviations of predictions; ``z`` holds errors divided by them.
+
+    With the factor, 90 % of errors are below 1.645 standard deviations. It is then shrunk towards 1.
+    """
     found = conformal_half_width(z, 0.9) / Z90
     weight = len(z) / (len(z) + PRIOR_WIDEN)
     return float(np.clip(found**weight, 0.7, 5.0))

@@ -79,8 +79,9 @@ class Columns:
     """The columns of a table.
 
     Attributes:
-        fields: Column of the table, by field.
-        scale: Seconds per unit, by time field; missing if the cells contain units.
+        fields: Maps each field to a column of the table.
+        scale: Maps each time field to the unit of its column, in seconds (0.001 for milliseconds); a field whose cells
+            contain units has no entry.
         variants: Columns that distinguish configurations of one machine.
         left_out: Columns that were not used.
     """
@@ -91,7 +92,7 @@ class Columns:
     left_out: tuple[str, ...]
 
     def sentences(self) -> list[str]:
-        """Text on the interpretation of columns, one line per field."""
+        """Text that says how columns were interpreted, one line per field."""
         lines = []
         for field, column in self.fields.items():
             unit = next((name for name, factor in UNITS.items() if factor == self.scale.get(field)), "")
@@ -151,7 +152,7 @@ def find_columns(names: Sequence[str], wanted: Mapping[str, str] | None = None, 
 
 
 def _misspelt(column: str, found: Mapping[str, str]) -> str | None:
-    """The field whose name resembles the misspelt column, unless another column has that field."""
+    """The field whose name resembles an unread column's name, unless another column has that field."""
     key = plain(column)
     stem, _, unit = key.rpartition("_")
     for field, names in NAMES.items():

@@ -1,4 +1,4 @@
-"""Measured ONNX files as results that teach the part of a chip where they ran, by a law's amounts of work."""
+"""Turns measurements of ONNX files into results that a taught profile stores for the CPU, GPU or NPU that ran them."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ def are_files(rows: Sequence[MeasuredRow], source: str) -> bool:
     """Whether the rows are of ONNX files.
 
     Raises:
-        SpecError: Only some are.
+        SpecError: Only some of the rows are of ONNX files.
     """
     files = [row for row in rows if isinstance(row.model, str) and row.model.lower().endswith(ONNX)]
     if files and len(files) < len(rows):
-        raise SpecError("holds ONNX files and other models; teach them from a table each", file=source)
+        raise SpecError("holds ONNX files and other models; teach each kind from a separate table", file=source)
     return bool(files)
 
 
 def results_of(
     table: TableRead, sheet: DeviceProfile, *, earlier: Sequence[FileResult], source: str
 ) -> tuple[tuple[FileResult, ...], Mapping[int, str]]:
-    """The ``earlier`` results and those of a table; also the error of each line that gives none.
+    """Returns the ``earlier`` results and those of a table, and the error of each line that gives no result.
 
     Args:
         table: Measured files.
         sheet: The data sheet of the chip.
-        earlier: Results of the profile's version before.
+        earlier: Results stored in the profile's previous version.
         source: The table, for messages.
 
     Raises:
-        InputError: The table is of another chip.
+        InputError: The table is from a different chip.
         SpecError: No number format has the results of enough files.
         MissingExtra: ONNX Runtime is not installed.
     """
@@ -56,7 +56,7 @@ def results_of(
     chip = chip_named(sheet.name)
     for machine in table.machines:
         if (named := chip_named(machine)) in CHIPS.values() and named != chip:
-            raise InputError(f"{source}: its results are of {machine} ({named.name}), and the base is {chip.name}")
+            raise InputError(f"{source}: its results are from {machine} ({named.name}), but the base is {chip.name}")
     found, problems = list(earlier), dict(table.problems)
     for row in table.rows:
         try:
@@ -68,13 +68,14 @@ def results_of(
         have = ", ".join(f"{count} in {name}" for name, count in sorted(counts.items())) or "none"
         why = next((f"; line {line}: {problem}" for line, problem in problems.items()), "")
         raise SpecError(
-            f"a chip is taught by {RESULTS} files or more in one format; there are {have}{why}", file=source
+            f"teaching a chip needs results of at least {RESULTS} files in one format; there are {have}{why}",
+            file=source,
         )
     return tuple(found), problems
 
 
 def _where(result: FileResult) -> str:
-    """The number format of a result, off NPUs also the part and the runtime."""
+    """Text with the number format of a result and, except on NPUs, the part and the runtime."""
     part = f" on {result.part}" if result.part else ""
     return result.precision if result.part == NPU else f"{result.precision}{part} in {result.runtime}"
 
@@ -85,7 +86,7 @@ def _result(row: MeasuredRow, sheet: DeviceProfile) -> FileResult:
     shapes, values = ([part for part in text.split(";") if part.strip()] for text in (row.shape, row.value))
     graph = reading.read_graph(row.name, parse_shapes(shapes), parse_values(values))
     if graph.uncounted:
-        raise Unsupported(f"{row.name}: {graph.uncounted[0].op_type} cannot be counted")
+        raise Unsupported(f"{row.name}: the work of {graph.uncounted[0].op_type} cannot be counted")
     used = _part(row, sheet)
     npu = npu_of(used, graph, runtime=row.runtime, weights=row.weights)
     if npu is not None:
@@ -113,7 +114,7 @@ def _part(row: MeasuredRow, sheet: DeviceProfile) -> DeviceProfile:
         if word in PARTS and found is not None:
             found = datasheet.with_part(found, word)
         if found is None:
-            raise InputError(f"ran on a {word.upper()}, and {sheet.name} has none; name another --base")
+            raise InputError(f"ran on the {word.upper()}, but {sheet.name} has none; name another --base")
         if threads := re.fullmatch(r"(\d+)(?: threads?)?", word):
             found = datasheet.with_cores(found, int(threads[1]))
     return found or sheet

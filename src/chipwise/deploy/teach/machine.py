@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,8 +25,8 @@ from chipwise.hardware.taught import Teaching
 from chipwise.predict.served.taught_pass import TERMS, matrix, sequence
 
 SHEET = "-taught"  # suffix if a profile would have the name of a shipped data sheet
-MOST_ROWS = 10_000  # most rows that are fitted at once
-MOST_RECORDS = 2000  # most rows that a profile stores for its next version
+MOST_ROWS = 10_000  # maximum number of rows that are fitted at once
+MOST_RECORDS = 2000  # maximum number of rows that a profile stores for its next version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -37,19 +37,19 @@ class Taught(Result):
         teaching: The profile.
         path: Its file; None if it was not saved.
         columns: Interpretation of the table's columns, one line per field.
-        problems: Reason why a line could not be used, by line number.
+        problems: Maps the numbers of unusable lines to reasons.
         flags: Rows that contradict the other rows, worst first.
         warnings: Problems of the table as a whole.
         notes: Other remarks.
     """
 
     teaching: Teaching
-    path: Path | None
-    columns: tuple[str, ...]
-    problems: Mapping[int, str]
-    flags: tuple[Flag, ...]
-    warnings: tuple[str, ...]
-    notes: tuple[str, ...]
+    path: Path | None = None
+    columns: tuple[str, ...] = ()
+    problems: Mapping[int, str] = field(default_factory=dict)
+    flags: tuple[Flag, ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ class Taught(Result):
         return f"{found.label}: taught from {taught} on {found.base}{error}"
 
     def rows(self) -> list[Mapping[str, object]]:
-        """One row for each measured time that contradicts the others."""
+        """One entry for each measured time that contradicts the table's other rows."""
         return [plain(flag) for flag in self.flags]
 
     def summary(self) -> dict[str, object]:
@@ -106,13 +106,14 @@ def teach(
         device: Name for the machine. If a data sheet has that name, the profile is called ``NAME-taught``.
         rows: A CSV file (also ``.gz``) with a model and a time or rate in each row, a kit's results, JSON lines of
             ``chipwise measurements export``, or ``"measurements"`` for this user's store. None: only the data sheet.
-            ONNX files with the times of a pass, five or more in one format, teach the part on which they ran.
+            The rows may be of ONNX files, with times of a pass; then the CPU, GPU or NPU that ran them is learnt. This
+            needs five or more files in one format.
         base: The data sheet most similar to the machine. Default: the sheet of that name, or the base of the earlier
             profile.
-        columns: Fields by column, if column names are not recognised: ``{"lat": "total_ms"}``.
-        where: Values by column; only rows with these values are used.
+        columns: Maps columns to fields, for column names that are not recognised: ``{"lat": "total_ms"}``.
+        where: Maps columns to values; only rows with these values in these columns are used.
         runtime: The runtime for rows that do not name one. Default: the device's own.
-        add: Also use the rows of the newest version.
+        add: Also use the rows of the profile's newest version.
         keep: Whether to save the profile, as its next version.
 
     Raises:
@@ -124,39 +125,34 @@ def teach(
     earlier = taught.load(own)
     version = (taught.versions(own) or [0])[-1] + 1
     if add and earlier is None:
-        raise InputError(f"--add: {own} has no earlier version to add to; leave it out")
+        raise InputError(f"--add: {own} has no earlier version to add to; leave --add out")
+    untaught = Teaching(name=own, version=version, created=_now(), base=sheet.name, rows=0)
     if rows is None:
-        teaching = Teaching(name=own, version=version, created=_now(), base=sheet.name, rows=0)
-        return Taught(
-            teaching=teaching, path=teaching.save() if keep else None, columns=(), problems={}, flags=(), warnings=(),
-            notes=(),
-        )  # fmt: skip
+        return Taught(teaching=untaught, path=untaught.save() if keep else None)
     table, notes = _table(rows, device, sheet, columns, where, runtime)
     machine = ", ".join(table.machines)
     if earlier is not None and machine and earlier.machine and machine != earlier.machine:
         raise InputError(
-            f"{own} was taught from rows of {earlier.machine}, and these are of {machine}; teach it under a name of "
-            "its own"
+            f"{own} was taught from rows of {earlier.machine}, but these are of {machine}; teach {machine} under a "
+            "different name"
         )
     measured = [*map(from_record, earlier.records if add and earlier is not None else ()), *table.rows]
     if are_files(table.rows, str(rows)):
         had = earlier.files if add and earlier is not None else ()
         results, problems = results_of(table, sheet, earlier=had, source=str(rows))
-        alone = Teaching(name=own, version=version, created=_now(), base=sheet.name, rows=0)
-        kept = earlier if earlier is not None and earlier.base == sheet.name else alone
+        kept = earlier if earlier is not None and earlier.base == sheet.name else untaught
         teaching = replace(kept, version=version, created=_now(), files=results)
-        learnt = _Learnt(teaching=teaching, problems=problems, flags=(), warnings=())
+        learnt = Taught(teaching=teaching, problems=problems)
     else:
         learnt = _learn(own, sheet, version, measured, machine=machine, source=str(rows))
         if earlier is not None and earlier.base == learnt.teaching.base:
             learnt = replace(learnt, teaching=replace(learnt.teaching, files=earlier.files))
-    return Taught(
-        teaching=learnt.teaching,
+    return replace(
+        learnt,
         path=learnt.teaching.save() if keep else None,
         columns=() if table.columns is None else tuple(table.columns.sentences()),
         problems={**table.problems, **learnt.problems},
         flags=tuple(sorted(learnt.flags, key=lambda each: -abs(np.log(each.measured_s / each.expected_s)))),
-        warnings=learnt.warnings,
         notes=(*notes, *table.notes),
     )
 
@@ -173,7 +169,7 @@ def teach_rows(sheet: DeviceProfile, rows: Sequence[MeasuredRow], *, name: str, 
 def _named(device: str, base: str | None) -> tuple[str, DeviceProfile]:
     """The name of the profile, and its base data sheet."""
     if "@" in device:
-        raise InputError(f"{device!r:.60}: versions are counted by themselves; name the machine without @")
+        raise InputError(f"{device!r:.60}: versions are numbered automatically; name the machine without @")
     own = taught.key(device)
     try:
         sheet = datasheet.load(device)
@@ -182,8 +178,8 @@ def _named(device: str, base: str | None) -> tuple[str, DeviceProfile]:
     except UnknownName as error:
         if base is None:
             raise InputError(
-                f"{error}; to teach a machine of this name, add --base and the data sheet that is nearest to it, such "
-                "as --base raspberry-pi-4"
+                f"{error}; to teach a new machine of this name, add --base with the data sheet of the most similar "
+                "device, such as --base raspberry-pi-4"
             ) from None
     earlier = taught.load(own)
     chosen = base or (device if earlier is None else earlier.base)
@@ -213,7 +209,7 @@ def _table(
             field=column,
         )
     table = read_table(source, mapped=mapped, where={**(where or {}), column: own}, runtime=runtime, most=MOST_ROWS)
-    return table, [f"of {len(names)} machines in the table, the rows of {own}"]
+    return table, [f"of the {len(names)} machines in the table, only the rows of {own} are used"]
 
 
 def _no_better(checked: Checked) -> list[str]:
@@ -228,17 +224,9 @@ def _no_better(checked: Checked) -> list[str]:
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Learnt:
-    teaching: Teaching
-    problems: Mapping[int, str]  # errors of rows, by line
-    flags: Sequence[Flag]
-    warnings: tuple[str, ...]
-
-
 def _learn(
     name: str, sheet: DeviceProfile, version: int, rows: Sequence[MeasuredRow], *, machine: str, source: str
-) -> _Learnt:
+) -> Taught:
     seen, errors = observe(rows, sheet)
     problems = {rows[i].number: " ".join(str(each).split()) for i, each in errors.items()}
     if not len(seen):
@@ -270,7 +258,7 @@ def _learn(
         records=tuple(to_record(row) for row in rows[-MOST_RECORDS:]),
     )
     warnings = (*whole_table(seen), *_no_better(checked))
-    return _Learnt(teaching=teaching, problems=problems, flags=checked.flags, warnings=warnings)
+    return Taught(teaching=teaching, problems=problems, flags=checked.flags, warnings=warnings)
 
 
 def _now() -> str:

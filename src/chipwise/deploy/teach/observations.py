@@ -1,4 +1,4 @@
-"""Measured rows and the data sheet's predictions for them, as passes split into groups of operators."""
+"""Measured rows, and the data sheet's predictions for them: seconds of each pass for each group of operators."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from chipwise.predict.served.taught_pass import PassSums
 from chipwise.predict.served.taught_times import pass_sums
 
 IMPOSSIBLE = 0.2
-"""Shortest plausible time, as a share of the arithmetic at the sheet's highest rate. That rate may be for a base clock
-or omit unpublished units (Apple's CPUs); a prompt found in a cache is far faster."""
+"""Shortest plausible time, divided by the time of the arithmetic at the sheet's highest rate. It is below 1, because
+that rate may be for a base clock or omit unpublished units (Apple's CPUs). Prompts found in a cache take far less."""
 PARTS = ("cpu", "gpu", "npu")  # parts of a chip, as variants name them
 Quantity = Literal["ttft", "tpot", "total"]
 Places = npt.NDArray[np.int64]
@@ -43,8 +43,9 @@ Names = tuple[str, ...]
 class MeasuredRow:
     """One row of a table: a model, how it was run, and its times in seconds.
 
-    ``context`` is the number of cached tokens before generation if it differs from the prompt's. ``shape`` and
-    ``value`` are texts for ONNX files, with semicolons between them.
+    ``context`` is the number of cached tokens before generation if it differs from the number of prompt tokens. For
+    ONNX files, ``shape`` holds texts such as ``x=1,3,48,320`` and ``value`` texts such as ``sr=16000``, separated by
+    semicolons.
     """
 
     number: int  # line number in its file
@@ -76,7 +77,7 @@ class MeasuredRow:
         return self.model if isinstance(self.model, str) else _digest_of(self.model)
 
     def sheet(self, device: DeviceProfile) -> DeviceProfile:
-        """``device`` as the row used it: the part in its variant, with as many cores as threads.
+        """The part of ``device`` that ran the row's model, as the row's variant says, with as many cores as threads.
 
         >>> MeasuredRow(number=2, model="gpt2", variant="cpu/cpu").sheet(datasheet.load("apple-m3-max")).name
         'apple-m3-max:cpu'
@@ -111,11 +112,12 @@ class MeasuredRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """Quantities that are sums of two passes, a prompt's and a decode step: ``seconds[i]`` is the sum of
-    ``share[i, p] * pass p``.
+    """Measured quantities, each a weighted sum of the seconds of a pass over the prompt and those of a decode step.
+
+    ``seconds[i]`` is the sum of ``share[i, p]`` times the seconds of pass ``p``.
 
     Attributes:
-        rows: Row of each quantity, (n,) indices.
+        rows: Index of the measured row of each quantity, (n,).
         quantities: Name of each quantity, n names.
         models: Identity of each row's model, n names; cross-validation leaves out whole models.
         seconds: Measured seconds, (n,).
@@ -123,7 +125,8 @@ class Observations:
         halfwidth: Half-width of the data sheet's 90 % interval, in logarithms, (n,).
         share: How often the quantity contains each pass, (n, 2).
         terms: Seconds of each pass by group of operators, (n, 2, terms).
-        labels: Names of the factors on each pass, n pairs; none for a pass whose share is 0.
+        labels: For each quantity, two tuples: the names of the factors that multiply the seconds of each pass. A tuple
+            is empty if the share of its pass is 0.
     """
 
     rows: Places
@@ -233,7 +236,7 @@ class _Answer:
 def _answers(
     group: Group, kernels: Kernels, quantities: Sequence[Quantity], variants: Sequence[str]
 ) -> dict[int, _Answer]:
-    """Each request's quantity as a sum of its prompt's pass and its decode step, by the request's index."""
+    """Maps each request's index to its quantity, as a weighted sum of the pass over the prompt and a decode step."""
     known, setting = constants(), group.setting
     seconds = Seconds.of(group, kernels, known)
     tpot = seconds.tpot(group, known)

@@ -1,8 +1,8 @@
-"""Fits a taught profile: a normal posterior over logarithms, by Gauss-Newton steps on robust residuals.
+"""Fits a taught profile: a normal posterior over logarithms of factors, by Gauss-Newton steps.
 
-The model and its prior are those of ``predict/served/taught_pass.py`` without the smooth part: a few factors. Rows that
-contradict the rest have less weight (Student's t with ``FREEDOM`` degrees of freedom). The noise of a row is estimated
-together with the fit.
+The model and its prior are those of ``predict/served/taught_pass.py`` without the smooth part, so only a few factors
+are fitted. Rows that contradict the others have less weight (Student's t with ``FREEDOM`` degrees of freedom). The
+noise of a row is estimated together with the fit.
 
 References:
     Lange, Little and Taylor 1989, Robust statistical modeling using the t distribution, J. Am. Stat. Assoc. 84:881 (the
@@ -33,22 +33,23 @@ NOISE_ROWS = 4.0  # weight of the usual noise against that of the table, in rows
 LEAST_NOISE = 0.003
 STEPS = 25
 NOISE_STEPS = 4
-LONGEST_STEP = 1.5  # in logarithms, per Gauss-Newton step
+LONGEST_STEP = 1.5  # largest change of a logarithm per Gauss-Newton step
 COARSE = (6.0, 3.0, 1.7)  # factors on the deviations in the first steps, so that no row is down-weighted too early
 
 
 CHECKED = 0.4
-"""Deviation of a sheet below which its runtime was fitted to runs of many people, and so are most tables."""
+"""If a data sheet's errors have a smaller standard deviation, chipwise's formulas for its runtime were fitted to runs
+by many people. Most tables for such a runtime contain runs by many people, too."""
 
 
 def usual_noise(common: float) -> float:
-    """Default noise of one row on a sheet whose deviation is ``common``."""
+    """Prior of the noise in one measured row; ``common``: standard deviation of the data sheet's predictions."""
     return 0.09 if common < CHECKED else 0.04
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """Parts of a fit that stay fixed while logarithms change: passes, units and labels."""
+    """Data of a fit that do not change with the fitted logarithms: passes, units and labels."""
 
     seen: Observations
     units: Float64Array
@@ -58,7 +59,7 @@ class Frame:
 
     @classmethod
     def of(cls, seen: Observations, *, common: float) -> Frame:
-        """The frame of a fit to ``seen``."""
+        """Prepares a fit to ``seen``."""
         units = np.ones(len(TERMS))
         terms = seen.terms[seen.share > 0]
         sheet = terms[:, : len(GROUPS)].sum(axis=1)
@@ -75,8 +76,8 @@ class Frame:
     def prior(self) -> Float64Array:
         """Prior variances of the logarithms: of the common factor, of terms and of labels.
 
-        A sheet with a narrow interval was validated on similar machines, so its groups of operators are assumed equally
-        accurate.
+        If the sheet's interval is narrow, the sheet was validated on similar machines, so the prior variances of terms
+        are small.
         """
         sure = min(1.0, self.common / LOOSE)
         return np.concatenate(
@@ -102,13 +103,13 @@ class Frame:
 
 
 def label_matrix(seen: Observations, labels: Sequence[str]) -> Float64Array:
-    """(n, 2, labels): 1 if a pass has the label."""
+    """Returns an array (n, 2, labels) that is 1 where a pass has a label."""
     return np.array([[[float(name in names) for name in labels] for names in both] for both in seen.labels])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """A fit: the logarithms, their covariance, the weight of each row (1 if it agrees), and the noise of a row."""
+    """A fit: the logarithms, their covariance, each row's weight (1 if it agrees), and the noise of a row."""
 
     frame: Frame
     noise: float
@@ -125,7 +126,7 @@ class Posterior:
 
 
 def fit(seen: Observations, *, common: float) -> Posterior:
-    """The posterior given ``seen``, from which the noise is also estimated."""
+    """The posterior given ``seen``; the noise is estimated from ``seen`` too."""
     frame = Frame.of(seen, common=common)
     found = settle(frame, usual_noise(common))
     for _ in range(NOISE_STEPS):
@@ -134,7 +135,7 @@ def fit(seen: Observations, *, common: float) -> Posterior:
 
 
 def _noise(found: Posterior) -> float:
-    """Noise of a row around the fit, given the fitted degrees of freedom and the usual noise as prior."""
+    """Estimates the noise of a row from the residuals of a fit and the prior :func:`usual_noise`."""
     seen = found.frame.seen
     logs, slopes = found.frame.linear(seen, found.frame.shifts, found.theta)
     error = np.log(seen.seconds) - logs

@@ -46,7 +46,7 @@ class TableRead:
 
     Attributes:
         rows: The rows that can be used.
-        problems: Error by line number.
+        problems: Maps line numbers to errors.
         columns: Interpretation of columns; None for files with fixed columns.
         machines: The machines that the rows name.
         notes: Other remarks for the user.
@@ -72,10 +72,11 @@ def read_table(
     Args:
         source: A CSV file (also ``.gz``), a kit's results, JSON lines of ``chipwise measurements export``, or
             ``measurements``.
-        mapped: Fields by column, for columns with unclear names.
-        where: Values by column, to select rows.
+        mapped: Maps columns with unclear names to fields.
+        where: Maps columns to values; only rows with these values in these columns are read.
         runtime: Runtime of rows without one.
-        most: Most rows of one machine. For a larger CSV table of several machines, only their names are read.
+        most: Maximum number of rows of one machine. If a CSV table of several machines has more rows, only the names
+            of the machines are read.
 
     Raises:
         SpecError: The file cannot be read, is empty or too long, lacks what is needed, or none of its rows can be used.
@@ -86,11 +87,14 @@ def read_table(
     text = read_text(path, most=MOST_TABLE_BYTES)
     if (count := text.count("\n")) > MOST_LINES:
         raise SpecError(
-            f"has {count:,} lines; at most {MOST_LINES:,} are read: keep those of one machine", file=str(path)
+            f"has {count:,} lines; at most {MOST_LINES:,} are read: keep the lines of one machine", file=str(path)
         )
     if is_kit(text):
         if mapped or where:
-            raise InputError(f"{path}: columns and where are for tables; a kit's results are of one machine")
+            raise InputError(
+                f"{path}: columns (--map) and where (--where) apply only to tables; a kit's results are from "
+                "one machine"
+            )
         return _of_kit(path)
     if text.lstrip().startswith("{"):
         lines = [(n, line) for n, line in enumerate(text.splitlines(), start=1) if line.strip()]
@@ -137,7 +141,7 @@ def _of_csv(
         return TableRead(rows=(), problems={}, columns=columns, machines=tuple(machines))
     if most is not None and len(lines) > most:
         raise SpecError(
-            f"{len(lines):,} rows are to be learnt from, and at most {most:,} are; choose some with --where "
+            f"{len(lines):,} rows are selected, but at most {most:,} can be used; select fewer with --where "
             "COLUMN=VALUE, or keep a sample of them",
             file=file,
         )
@@ -163,11 +167,16 @@ def _of_csv(
         raise SpecError(
             f"none of {counted(len(lines) + len(long), 'row')} can be used; line {first[0]}: {first[1]}", file=file
         )
-    notes = [f"no runtime is called {name!r}: priced as the device's own, and set apart" for name in sorted(unknown)]
+    notes = [
+        f"no runtime is called {name!r}: its rows are predicted as if in a known runtime, but fitted separately"
+        for name in sorted(unknown)
+    ]
     if columns.left_out:
         notes.append(f"columns that are not read: {', '.join(map(short, columns.left_out))}")
     if without:
-        notes.append(f"{counted(without, 'rate')} of prompts left out: no column says how long the prompts were")
+        notes.append(
+            f"{counted(without, 'rate')} of prompts left out, because no column says how long the prompts were"
+        )
     return TableRead(rows=tuple(rows), problems=problems, columns=columns, machines=tuple(machines), notes=tuple(notes))
 
 
@@ -207,7 +216,10 @@ def _chosen(
 def _row(
     number: int, cells: Mapping[str, str], columns: Columns, home: Path, runtime: str | None, models: Models
 ) -> tuple[MeasuredRow, str]:
-    """Parses one line into a row; also its runtime's name if unknown. ``models`` caches earlier models."""
+    """Parses a line. Returns the row, and the name of its runtime if chipwise does not know that runtime, else "".
+
+    ``models`` caches models of other lines.
+    """
     found = {field: cells.get(column, "") for field, column in columns.fields.items()}
     if found.get("model", "").lower().endswith(ONNX):
         variant = "/".join(cells[name] for name in columns.variants if cells[name])
@@ -221,7 +233,7 @@ def _row(
     known, strange = _runtime(named, backend)
     if strange:
         variants.append(strange)
-    weights = _weights(found.get("weights", "")) or stored
+    weights = format_name(name) if (name := found.get("weights", "").strip()) else stored
     context = whole(found, "context", default=None) if found.get("context") else None
     row = MeasuredRow(
         number=number,
@@ -239,7 +251,7 @@ def _row(
 
 
 def _of_file(number: int, cells: Mapping[str, str], home: Path, runtime: str | None, variant: str) -> MeasuredRow:
-    """The row of an ONNX file, in the current folder or the table's; runtime and format as the table names them."""
+    """Returns the row of an ONNX file, which is in the current folder or in ``home``, the table's folder."""
     path = Path(cells["model"])
     return MeasuredRow(
         number=number,
@@ -263,7 +275,7 @@ def _timed(row: MeasuredRow, cells: Mapping[str, str], columns: Columns) -> Meas
     """The row with its times in seconds; throughput over all requests in flight is converted to time per request."""
     times = {field: _seconds(cells[field], columns, field) for field in TIMES if cells.get(field)}
     rates = {field: _rate(cells[field], field) for field in RATES if cells.get(field)}
-    if "prefill_rate" in rates and cells.get("prompt"):  # short prompts are processed at other rates than long ones
+    if "prefill_rate" in rates and cells.get("prompt"):  # short prompts are processed at different rates from long ones
         times.setdefault("ttft", row.batch * row.prompt_tokens / rates["prefill_rate"])
     if "decode_rate" in rates:
         times.setdefault("tpot", row.batch / rates["decode_rate"])
@@ -271,11 +283,11 @@ def _timed(row: MeasuredRow, cells: Mapping[str, str], columns: Columns) -> Meas
         times.setdefault("total", row.batch * row.new_tokens / rates["total_rate"])
     if not times:
         if "prefill_rate" in rates:
-            raise SpecError("gives a rate of prompts and not their length; add a column prompt_tokens", field="prompt")
+            raise SpecError("gives a rate of prompts but not their length; add a column prompt_tokens", field="prompt")
         raise SpecError("has neither a time nor a rate")
     for field, seconds in times.items():
         if not SHORTEST_S <= seconds <= LONGEST_S:
-            raise SpecError(f"a time of {seconds:.3g} s is none that was measured", field=field)
+            raise SpecError(f"a time of {seconds:.3g} s cannot have been measured", field=field)
     return replace(row, total_s=times.get("total"), ttft_s=times.get("ttft"), tpot_s=times.get("tpot"))
 
 
@@ -315,13 +327,8 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _weights(text: str) -> str | None:
-    name = text.strip()
-    return format_name(name) if name else None
-
-
 def _runtime(text: str, backend: str) -> tuple[str | None, str]:
-    """The runtime that a table names, and the name itself if it is unknown."""
+    """Returns the runtime that a table names; if the name is unknown, a similar runtime (or None) and the name."""
     name = text.strip().lower()
     if not name:
         return None, ""
@@ -382,7 +389,7 @@ def _of_store(items: Sequence[Stored], where: Mapping[str, str] | None, *, file:
 
 
 def _of_kit(path: Path) -> TableRead:
-    """What a kit's script measured; its ONNX files lie beside the results or in the current folder."""
+    """Reads what a kit's script measured; the kit's ONNX files are next to the results or in the current folder."""
     results = read_results(path)
     measured = {model.file: (model, found) for model, found in results.measurements()}
     rows: list[MeasuredRow] = []
@@ -410,7 +417,7 @@ def _kit_row(number: int, model: KitModel, found: Measurement, home: Path) -> Me
     if place is None:
         raise SpecError(f"is not in {home}, where the results are; keep them in the kit's folder")
     if sha256_of(place) != model.sha256:
-        raise SpecError("differs from the file that was measured (its SHA-256 is another)")
+        raise SpecError("differs from the file that was measured (the SHA-256 differs)")
     values = model.values or {}
     shapes = {name: shape for name, shape in model.inputs.items() if shape and name not in values}
     return MeasuredRow(

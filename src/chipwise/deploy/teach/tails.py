@@ -13,12 +13,12 @@ from chipwise.errors import MeasurementError
 from chipwise.hardware.taught import TaughtTail
 from chipwise.predict.served.tails import UNMEASURED, shipped
 
-LEAST_SAMPLES = 30  # with fewer the highest sample says little about a P99
-PRIOR_RUNS = 2  # runs that the spread of all shipped runs counts as, beside the machine's own
+LEAST_SAMPLES = 30  # with fewer samples the highest one says little about a P99
+PRIOR_RUNS = 2  # weight of the spread of all shipped runs, in runs of the machine
 
 
 def tail_ratio(found: Measurement, name: str) -> float | None:
-    """P99 / P50 of ``ttft`` or ``tpot``; None if the machine was busy, or if too few or no single steps were timed."""
+    """P99 / P50 of ``ttft`` or ``tpot``; None if the machine was busy, or samples are few or are means of steps."""
     if not found.clean or len(found.ttft_s if name == "ttft" else found.tpot_s) < LEAST_SAMPLES:
         return None
     try:
@@ -28,10 +28,11 @@ def tail_ratio(found: Measurement, name: str) -> float | None:
 
 
 def tails_of(rows: Sequence[MeasuredRow]) -> tuple[TaughtTail, ...]:
-    """ln(P99 / P50) of the machine's next run, for each runtime and time.
+    """ln(P99 / P50) of the machine's next run, for each runtime and for TTFT and TPOT.
 
-    The mean of n runs is off by their standard deviation over the root of n, and the next run by a whole one. The
-    variance between runs is that of the shipped runs, counted as ``PRIOR_RUNS`` runs, and that of the rows.
+    The uncertainty combines the standard error of the mean of n runs and the standard deviation between runs. The
+    variance between runs combines the variance of chipwise's shipped runs, weighted like ``PRIOR_RUNS`` runs, and the
+    variance of the runs in ``rows``.
     """
     law = shipped().law(UNMEASURED, "any")
     prior = ((law.above - law.below) / (2 * Z90)) ** 2

@@ -1,1 +1,1 @@
-"""Plans fleets: which chips, how many, in which arrangement and at what price, for a load and its limits."""
+"""Plans fleets that serve a load within limits: which chips, how many, in which arrangement and at what price."""

@@ -1,11 +1,11 @@
-"""An agent's loop (perceive, think, act): the cost of one turn on its devices, and what fits into its time budget.
+"""Predicts the time of one turn of an agent's loop (perceive, think, act), and what fits into the turn's time budget.
 
-A turn runs its parts one after another, each some number of times: a model that reads images or text and generates, or
-a time (a tool, a motor) that the user measured. P50 and P99 of a turn are those of drawn turns, in which every call of
-every part takes a time of its own (with drafted tokens, a number of steps of its own): a sum of medians is too low if
-times have tails, and a sum of P99s too high. If a turn takes too long, each part's alternatives are tried. Each part's
-row says how many new tokens or calls would fit if nothing else changed, and one line says which part to move to which
-chip.
+A turn runs its parts one after another; a part may make several calls. A part is either a model that reads images or
+text and generates tokens, or a tool or motor whose time the user measured. P50 and P99 of a turn are computed from
+simulated turns in which every call takes a random time (and, with speculative decoding, a random number of steps). Sums
+over the parts would be wrong: the sum of medians is too low if times have long tails, and the sum of P99s is too high.
+If a turn takes too long, the alternatives of its parts are tried. The result has one row per part, which says how many
+new tokens or calls would fit if nothing else changed, and one line that says which part to move to which chip.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from chipwise.predict.served.estimate import estimates
 from chipwise.predict.served.request import THAT_SEES, Request, taken_for
 
 CHOICES = ("model", "device", "runtime", "weights", "images", "image_size", "new", "calls", "parallel", "draft")
-TO_GENERATE = f"leave new out, or name a model that does, such as {THAT_SEES} for images"
-MOST_TRIED = 5_000  # combinations of alternatives
-MOST_S = 1e9  # upper limit for a measured part: 30 years
+TO_GENERATE = f"leave out the field new, or name a model that generates tokens, such as {THAT_SEES}, which reads images"
+MOST_TRIED = 5_000  # most combinations of alternatives
+MOST_S = 1e9  # most seconds of a measured part: 30 years
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopPart:
-    """One part of a turn: a model with the tokens of each call, or a measured time.
+    """One part of a turn: either a model and its tokens per call, or a tool and its measured time.
 
-    ``instead`` lists alternative values by field, in order of preference: ``{weights: [int4], model:
-    [Qwen/Qwen3-1.7B]}``.
+    ``instead`` maps names of other fields to lists of alternative values, most preferred first, such as ``{weights:
+    [int4], model: [Qwen/Qwen3-1.7B]}``.
     """
 
     name: str
     model: str | None = None
-    device: str | None = None  # default: the loop's device
+    device: str | None = None  # default: the device of the loop
     runtime: str | None = None
     weights: str | None = None
     images: int = 0  # images per call
@@ -72,14 +72,17 @@ class LoopPart:
             raise SpecError("a part needs either a model or a measured time", field="model")
         positive(self, "prompt", "new", "calls", "parallel")
         if self.speculation is not None and (self.time is not None or self.new == 1):
-            raise SpecError("applies to models that generate: name a model, and new above 1", field="draft")
+            raise SpecError("applies only to generating models: set the fields model and new (above 1)", field="draft")
         if self.parallel > self.calls:
-            raise SpecError(f"must be at most calls ({self.calls}), not {self.parallel}", field="parallel")
+            raise SpecError(
+                f"must be at most {self.calls}, the value of `calls`, not {self.parallel}", field="parallel"
+            )
         if not 0 <= self.retry_share < 1:
             raise SpecError(f"must be at least 0 % and below 100 %, not {self.retry!r:.40}", field="retry")
         if self.varies and self.calls / (1 - self.retry_share) > MOST_TRIES:
             raise SpecError(
-                f"at most {MOST_TRIES:.0f} tries are drawn in a turn, unless each takes the same time", field="calls"
+                f"the expected calls and retries per turn must be at most {MOST_TRIES:.0f}; lower `calls` or `retry`",
+                field="calls",
             )
         for name in ("images", "cached"):
             whole_number(name, getattr(self, name), least=0)
@@ -89,11 +92,11 @@ class LoopPart:
                 raise SpecError(f"must be above zero and at most {MOST_S:,.0f} s, not {self.time!r:.40}", field="time")
         if self.time_p99 is not None:
             if self.time is None:
-                raise SpecError("is the P99 of a measured time; give its median as time", field="time_p99")
+                raise SpecError("is a P99 and needs the median too; set the field time", field="time_p99")
             p99_s = units.parse_field(self.time_p99, "time", "time_p99")
             if not units.parse_field(self.time, "time", "time") <= p99_s <= MOST_S:
                 raise SpecError(
-                    f"must be at least the median of {self.time}, not {self.time_p99!r:.40}", field="time_p99"
+                    f"must be at least the median, {self.time}, but is {self.time_p99!r:.40}", field="time_p99"
                 )
         for name, values in self.instead.items():
             if name not in CHOICES or (self.time is not None and name not in ("calls", "parallel")):
@@ -110,21 +113,24 @@ class LoopPart:
 
     @property
     def speculation(self) -> Speculation | None:
-        """How tokens are drafted, if they are."""
+        """Settings of speculative decoding; None without a draft."""
         return None if self.draft is None else Speculation.read(self.draft)
 
     @property
     def retry_share(self) -> float:
-        """Probability that a call fails and is made again."""
+        """Probability that a call fails and is repeated, as a number from 0 to 1."""
         return units.parse_field(self.retry, "share", "retry")
 
     @property
     def varies(self) -> bool:
-        """Whether turns differ in the time of this part."""
+        """Whether the time of this part differs between turns."""
         return self.model is not None or self.time_p99 is not None or self.retry_share > 0
 
     def variants(self) -> list[tuple[int, LoopPart]]:
-        """The part and its alternatives, each with its number of steps in the order of preference."""
+        """The part and its variants, each with a rank; the lower the rank, the more preferred the variant.
+
+        The rank is the sum of the positions of the variant's values; 0 is the position of the part's own value.
+        """
         options = [[getattr(self, name), *values] for name, values in self.instead.items()]
         found = []
         for places in itertools.product(*(range(len(values)) for values in options)):
@@ -133,7 +139,7 @@ class LoopPart:
         return found
 
     def _with(self, chosen: Mapping[str, object]) -> LoopPart:
-        """A copy of the part with other values of some fields and without alternatives."""
+        """A copy of the part with the fields in ``chosen`` replaced, and without alternatives."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "instead"}
         return build(LoopPart, {**fields, **chosen})
 
@@ -151,9 +157,9 @@ class LoopPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentLoop:
-    """A loop as stated in its file. ``budget`` is for one turn; ``device`` is the default for its parts.
+    """A loop as read from its file. ``budget`` is the time for one turn; ``device`` is the default device of its parts.
 
-    ``chips`` are devices to which a part may move, besides those of the other parts.
+    A part may move to any device of the other parts, and to the devices in ``chips``.
     """
 
     parts: tuple[LoopPart, ...]
@@ -165,14 +171,14 @@ class AgentLoop:
     def __post_init__(self) -> None:
         check_fields(self)
         if not self.parts:
-            raise SpecError("a loop has at least one part", field="parts")
+            raise SpecError("must have at least one part", field="parts")
         names = [part.name for part in self.parts]
         if len(set(names)) < len(names):
-            raise SpecError("parts need different names", field="parts")
+            raise SpecError("two parts have the same name; give each part a different name", field="parts")
         filled = []
         for i, part in enumerate(self.parts):
             if part.model is not None and part.device is None and self.device is None:
-                raise SpecError("name a device, for the loop or for the part", field=f"parts[{i}].device")
+                raise SpecError("this part has no device; set one here or for the loop", field=f"parts[{i}].device")
             filled.append(part if part.model is None or part.device else replace(part, device=self.device))
         object.__setattr__(self, "parts", tuple(filled))
         if self.budget_s <= 0:
@@ -186,7 +192,7 @@ class AgentLoop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartCost:
-    """Seconds of a part in one turn (P50 and P99); for a model also its median times to first token and per token."""
+    """Seconds of one part per turn (P50 and P99); for a model also its median TTFT and TPOT."""
 
     part: LoopPart
     turn_s: Predicted
@@ -195,20 +201,20 @@ class PartCost:
     tpot_s: float | None = None
 
     def new_within(self, seconds: float) -> int | None:
-        """New tokens per call that can be generated in this time; None for parts that do not generate."""
+        """New tokens per call that fit if the part may take ``seconds`` per turn; None if it generates no tokens."""
         if self.ttft_s is None or self.tpot_s is None or not self.tpot_s:
             return None
         each = seconds * request_total(self.ttft_s, self.tpot_s, self.part.new) / self.turn_s.value
         return 0 if each < self.ttft_s else 1 + math.floor((each - self.ttft_s) / self.tpot_s + 1e-9)
 
     def calls_within(self, seconds: float) -> int:
-        """Calls that fit into a time."""
+        """How many calls fit if the part may take ``seconds`` per turn."""
         return max(0, math.floor(seconds / (self.turn_s.value / self.part.calls) + 1e-9))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A turn with one part on another device."""
+    """A move of one part to another device, and the time of a turn after this move."""
 
     part: str
     device: str
@@ -218,11 +224,13 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LoopCost(Result):
-    """Cost of one turn by part, and what would fit. ``total`` is the median of a turn, ``p99_s`` its P99.
+    """Time of one turn and of each part. ``total`` is the median time of a turn, ``p99_s`` its P99.
 
-    ``fitting`` are the alternatives with the fewest changes that make a turn fit; empty if it fits unchanged, or if
-    nothing fits (``least`` is then the fastest turn found). ``changed_s`` is the median of that turn.
-    ``move`` is the move of one part to another device that shortens the median of a turn most.
+    If the turn does not fit its budget, combinations of alternatives are tried. ``fitting`` holds the parts of the most
+    preferred combination that fits; it is empty if the turn fits unchanged, or if no combination fits. ``least`` holds
+    the parts of the fastest combination. ``changed_s`` is the median time of a turn with the parts in ``fitting``, or
+    with those in ``least`` if ``fitting`` is empty. ``move`` is the move of one part to another device that gives the
+    shortest median turn.
     """
 
     loop: AgentLoop
@@ -238,15 +246,15 @@ class LoopCost(Result):
 
     @property
     def largest(self) -> PartCost:
-        """The part that takes most of the turn."""
+        """The part that takes most of the turn's time."""
         return max(self.parts, key=lambda cost: cost.turn_s.value)
 
     def room_s(self, cost: PartCost) -> float:
-        """Seconds of the budget that remain for this part."""
+        """Seconds of the budget that the other parts leave for this part."""
         return self.loop.budget_s - (self.total.value - cost.turn_s.value)
 
     def headline(self) -> str:
-        """Compares the turn with its budget and names the part that takes most of it."""
+        """Compares the turn's time with the budget, and names the part that takes longest."""
         shown = units.span(self.total.value, self.total.low, self.total.high, "time")
         held = "fits" if self.fits else "does not fit"
         share = units.show(self.largest.turn_s.value / self.total.value, "share", digits=2)
@@ -256,7 +264,7 @@ class LoopCost(Result):
         return f"a turn takes {shown}, {tail}, and {held} into {budget}; {self.largest.part.name} takes {share} of it"
 
     def to_move(self) -> str | None:
-        """Says which part to move to which chip; None if there is no other chip."""
+        """Says which part to move to which device; None if no move is possible."""
         if (move := self.move) is None:
             return None
         shown = units.span(move.total.value, move.total.low, move.total.high, "time")
@@ -295,13 +303,14 @@ def read_loop(path: Path) -> AgentLoop:
 
 
 def price_loop(loop: AgentLoop) -> LoopCost:
-    """Prices one turn, and searches for changes that fit if it takes too long.
+    """Predicts the time of one turn; if it exceeds the budget, searches for alternatives that make the turn fit.
 
-    Parts follow one another and vary independently. The ends of intervals are those of turns drawn from the ends of
-    the parts' times, since errors of one cost model are correlated. If a part has no interval, the turn has none.
+    Parts run one after another, and their times vary independently. Errors of the cost model, however, are correlated
+    between parts: for the lower end of the turn's interval, every part is at the lower end of its own interval, and
+    likewise for the upper end. If a part has no interval, the turn has none.
 
     Raises:
-        ChipwiseError: A part cannot be priced; the message names it.
+        ChipwiseError: The time of a part cannot be predicted; the message names the part.
     """
     drawn = _drawn([(i, part) for i, part in enumerate(loop.parts)])
     for part, each in zip(loop.parts, drawn, strict=True):
@@ -326,13 +335,13 @@ def price_loop(loop: AgentLoop) -> LoopCost:
 
 
 def _whole(parts: Sequence[_Drawn]) -> tuple[Predicted, Predicted]:
-    """P50 and P99 of a turn of these parts; without ends if a part has none."""
+    """P50 and P99 of a turn with these parts, with intervals if every part has one."""
     turns = [sum(each) for each in zip(*(part.turns for part in parts), strict=False)]
     return _percentile(turns, 0.5), _percentile(turns, 0.99)
 
 
 def _best_move(loop: AgentLoop, asked: Sequence[_Drawn]) -> tuple[Move | None, list[str]]:
-    """The move of one part to another device with the shortest turn, and notes on moves that cannot be priced."""
+    """The move of one part to another device that gives the shortest turn, and notes on moves that are impossible."""
     devices = dict.fromkeys([*loop.chips, *(part.device for part in loop.parts if part.device is not None)])
     moved = [
         (i, part._with({"device": device}))
@@ -353,7 +362,10 @@ def _best_move(loop: AgentLoop, asked: Sequence[_Drawn]) -> tuple[Move | None, l
 
 
 def _with_alternatives(found: LoopCost) -> LoopCost:
-    """The alternatives with the fewest steps of preference that make a turn fit; among equal ones the slowest turn."""
+    """Tries all combinations of alternatives; adds the fastest one, and the most preferred one that makes the turn fit.
+
+    If several combinations that fit are equally preferred, the slowest of them is added.
+    """
     options: list[list[tuple[int, _Drawn]]] = []
     notes = []
     for i, part in enumerate(found.loop.parts):
@@ -369,34 +381,29 @@ def _with_alternatives(found: LoopCost) -> LoopCost:
         ]
     count = math.prod(map(len, options))
     if count > MOST_TRIED:
-        raise SpecError(f"{count:,} combinations of alternatives; at most {MOST_TRIED:,} are tried", field="instead")
-    fitting: tuple[tuple[int, float], tuple[PartCost, ...]] | None = None
-    least: tuple[float, tuple[PartCost, ...]] | None = None
-    for chosen in itertools.product(*options):
-        costs = tuple(each.cost for _, each in chosen)
-        seconds = float(np.median(sum(each.turns[0] for _, each in chosen)))
-        if least is None or seconds < least[0]:
-            least = (seconds, costs)
-        rank = (sum(steps for steps, _ in chosen), -seconds)
-        if seconds <= found.loop.budget_s and (fitting is None or rank < fitting[0]):
-            fitting = (rank, costs)
-    notes = [*found.notes, *notes]
-    assert least is not None  # the parts as they were asked are among the alternatives
-    changed_s = least[0] if fitting is None else -fitting[0][1]
+        raise SpecError(f"{count:,} combinations of alternatives; at most {MOST_TRIED:,} can be tried", field="instead")
+    tried = [
+        (float(np.median(sum(each.turns[0] for _, each in chosen))), sum(steps for steps, _ in chosen), chosen)
+        for chosen in itertools.product(*options)
+    ]
+    least = min(tried, key=lambda one: one[0])
+    inside = [one for one in tried if one[0] <= found.loop.budget_s]
+    fitting = min(inside, key=lambda one: (one[1], -one[0]), default=None)
     return replace(
         found,
-        fitting=() if fitting is None else fitting[1],
-        least=least[1],
-        changed_s=changed_s,
-        notes=tuple(notes),
+        fitting=() if fitting is None else tuple(each.cost for _, each in fitting[2]),
+        least=tuple(each.cost for _, each in least[2]),
+        changed_s=(fitting or least)[0],
+        notes=(*found.notes, *notes),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """A part's cost and the seconds it takes in drawn turns, each (TURNS,).
+    """A part's cost, and the part's seconds in each simulated turn.
 
-    They are drawn from the predicted times, and from the low and high ends of their intervals if all have one.
+    ``turns`` has one array (TURNS,) for the predicted value and one for each end of its interval. The arrays for the
+    two ends are missing unless all of the part's times have an interval.
     """
 
     cost: PartCost
@@ -404,7 +411,7 @@ class _Drawn:
 
 
 def _drawn(parts: Sequence[tuple[int, LoopPart]]) -> list[_Drawn | ChipwiseError]:
-    """Cost of each part, given with its place in the loop: the seed of its draws. Models are priced together."""
+    """The times of each part, or why they are unknown. A part's index in the loop is its random seed."""
     answers = iter(estimates([_request(part) for _, part in parts if part.model is not None]))
     found: list[_Drawn | ChipwiseError] = []
     for place, part in parts:
@@ -415,7 +422,7 @@ def _drawn(parts: Sequence[tuple[int, LoopPart]]) -> list[_Drawn | ChipwiseError
             answer = next(answers)
             if not isinstance(answer, ChipwiseError) and part.new > 1 and "tpot_p50" not in answer.metrics:
                 answer = SpecError(
-                    f"{part.model} answers in one pass and generates no tokens; {TO_GENERATE}", field="new"
+                    f"{part.model} computes its answer in one pass and generates no tokens; {TO_GENERATE}", field="new"
                 )
             if isinstance(answer, ChipwiseError):
                 found.append(answer)
@@ -443,7 +450,7 @@ def _measured(time: str) -> Predicted:
 
 
 def _times(metrics: Mapping[str, Predicted], new: int) -> list[Predicted]:
-    """P50 and P99 of the prompt's pass, and of the time of all further tokens."""
+    """P50 and P99 of the prefill, then P50 and P99 of the time for all further tokens."""
     found = [metrics["ttft_p50"], metrics["ttft_p99"]]
     if new > 1 and "tpot_p50" in metrics:
         each = (metrics[name] for name in ("tpot_p50", "tpot_p99"))
@@ -452,7 +459,7 @@ def _times(metrics: Mapping[str, Predicted], new: int) -> list[Predicted]:
 
 
 def _drafting(part: LoopPart, drafts: Speculation) -> tuple[float, float]:
-    """Seconds in which the draft model reads the prompt, and a speculative step's time as a multiple of a plain one."""
+    """The draft model's prefill seconds, and the time of a speculative step divided by that of a plain step."""
     request = _request(part)
     batch, chunk = request.batch, part.prompt - part.cached
     own = Policy(most_tokens=max(batch * max(chunk, drafts.drafted + 1), 256), most_sequences=batch)
@@ -467,18 +474,19 @@ def _drafting(part: LoopPart, drafts: Speculation) -> tuple[float, float]:
 
 
 def _ends(seconds: Predicted) -> tuple[float, ...]:
-    """The value and the ends of its interval; the value alone if it has none."""
+    """A prediction's value and both ends of its interval; only the value if there is no interval."""
     if seconds.low is None or seconds.high is None:
         return (seconds.value,)
     return (seconds.value, seconds.low, seconds.high)
 
 
 def _turns(part: LoopPart, times: Sequence[float], *, seed: int) -> Float64Array:
-    """Seconds of a part in drawn turns, (TURNS,). A try is a sum of independent log-normal times.
+    """A part's seconds in simulated turns, (TURNS,). An attempt takes the sum of independent log-normal times.
 
     Args:
         part: The part.
-        times: P50 and P99 of each of these times, in turn; with drafts, the last is that of one step.
+        times: P50 and P99 of each summand: ``[p50, p99, p50, p99]``. With speculative decoding, the second
+            summand is the time of one step.
         seed: Random seed.
     """
     if not part.varies:
@@ -490,7 +498,10 @@ def _turns(part: LoopPart, times: Sequence[float], *, seed: int) -> Float64Array
 
 
 def _percentile(turns: Sequence[Float64Array], share: float) -> Predicted:
-    """A percentile of drawn turns, and of those at the ends of the interval if there are."""
+    """Quantile of the turns' times at the probability ``share``.
+
+    It has an interval if turns were also simulated at the ends of the interval.
+    """
     return Predicted(
         **dict(zip(("value", "low", "high"), (float(np.quantile(each, share)) for each in turns), strict=False))
     )
@@ -499,7 +510,7 @@ def _percentile(turns: Sequence[Float64Array], share: float) -> Predicted:
 def _request(part: LoopPart) -> Request:
     width, _, height = part.image_size.partition("x")
     if not (width.isdigit() and height.isdigit()):
-        raise SpecError(f"{part.image_size!r:.40} is not a width and height such as 1024x768", field="image_size")
+        raise SpecError(f"{part.image_size!r:.40} is not a width x height such as 1024x768", field="image_size")
     assert part.model is not None
     assert part.device is not None
     return Request(

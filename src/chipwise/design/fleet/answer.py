@@ -1,4 +1,4 @@
-"""The plan for a question: options by price, the price of each limit, and the confidence in the ranking."""
+"""The plan that answers a question: fleets ordered by price, what each limit costs, and how sure the order is."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.request import taken_for
 
 FORMAT = "chipwise plan 1"  # value of ``format`` in plan files
-SUREST = NormalDist().cdf(max(NODES)) - 1e-9  # highest probability that replays can establish
-MUCH = 2.0  # if the fleet exceeds the needed devices by more than this factor, most of it is margin
+SUREST = NormalDist().cdf(max(NODES)) - 1e-9  # highest probability that replays can show
+MUCH = 2.0  # a fleet this many times larger than needed is mostly margin
 DEPLOYED = ("device", "runtime", "weights", "tp", "pp", "ep", "dp")  # fields of an option's deployment
 SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "itl_p50", "itl_p99", "e2e_p50", "e2e_p99")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondPool:
-    """The pool that decodes: deployment, number of replicas and devices of each; ``share`` is 1 in older files, too."""
+    """The decode pool. ``share`` is always 1; it exists only because older plan files have it."""
 
     arrangement: Arrangement
     replicas: int
@@ -49,12 +49,13 @@ class SecondPool:
 class Option(Result):
     """One fleet that meets the limits. Times are predicted, in seconds, with 90 % intervals; dollars are list prices.
 
-    For a fleet of two pools, ``device`` to ``devices`` describe the first (the prefill pool if they are ``apart``);
-    ``second`` is the other. ``chance`` is the probability that all limits hold; ``saturation_per_s`` the requests per
-    second at saturation, and ``bottleneck`` the limiting resource. ``needed_devices`` at ``needed_usd_per_h`` would
-    keep the limits if step times were exactly as predicted, without a margin for their error, in the cheapest fleet of
-    the same device or the same two arrangements; None if the limits need to hold with even odds only. Unknown prices
-    and energies are None.
+    For a fleet of two pools (``kind`` is ``apart``), the fields from ``device`` to ``devices`` describe the prefill
+    pool, and ``second`` describes the decode pool. ``chance`` is the probability that all limits are met;
+    ``saturation_per_s`` is the number of requests per second at saturation, and ``bottleneck`` the resource that
+    saturates first. ``needed_devices`` and ``needed_usd_per_h`` are the number of devices and the price of the cheapest
+    fleet that would meet the limits if step times were exactly as predicted. That fleet uses the same device as this
+    option (with two pools: the same two arrangements). Both are None if the question's confidence is at most 50 %.
+    Unknown prices and energies are None.
     """
 
     device: str
@@ -89,7 +90,7 @@ class Option(Result):
 
     @property
     def arrangement(self) -> Arrangement:
-        """Deployment of one replica of the first pool."""
+        """How one replica of the first pool is run."""
         deployment = Deployment(**{name: getattr(self, name) for name in DEPLOYED})
         return Arrangement(deployment=deployment, speculation=self.speculation)
 
@@ -105,29 +106,29 @@ class Option(Result):
 
     @property
     def margin(self) -> float | None:
-        """Size of the fleet relative to the size that would suffice without prediction error; None if unknown."""
+        """Number of devices, divided by the number that would suffice without prediction error; None if unknown."""
         whole = self.devices + (self.second.devices if self.second else 0)
         return None if self.needed_devices is None else whole / self.needed_devices
 
     @property
     def pays_for_certainty(self) -> bool:
-        """Whether most of the fleet is margin for prediction error."""
+        """Whether half of the fleet or more is margin for prediction error."""
         return self.margin is not None and self.margin >= MUCH
 
     @property
     def about_margin(self) -> str:
-        """Text on the needed devices and the margin for prediction error; empty without a margin."""
+        """Says how many devices would suffice if predictions were exact; empty if unknown or if all would be needed."""
         if self.margin is None or self.margin <= 1:
             return ""
         price = "" if self.needed_usd_per_h is None else f" (${self.needed_usd_per_h:,.2f}/h)"
-        text = f"the prediction needs {self.needed_devices:,}{price}"
+        text = f"without prediction error, {self.needed_devices:,}{price} would be enough"
         if not self.pays_for_certainty:
-            return f"{text}, the rest is margin for prediction error"
-        why = "this chip was not measured" if "unseen" in self.provenance else "its interval is wide"
+            return f"{text}; the other devices are a margin for prediction error"
+        why = "this chip was not measured" if "unseen" in self.provenance else "the prediction's interval is wide"
         return f"{text}; {units.number(self.margin, digits=2)} times as many are needed for certainty, because {why}"
 
     def headline(self) -> str:
-        """The option in a sentence."""
+        """Describes the option in one sentence."""
         parts = []
         for name, label in (("ttft_p99", "P99 TTFT"), ("tpot_p99", "P99 TPOT"), ("itl_p99", "P99 ITL")):
             if name in self.times:
@@ -143,7 +144,7 @@ class Option(Result):
         return f"{self.label}: {', '.join(parts)}, {price}; {held}{more}"
 
     def rows(self) -> list[Mapping[str, object]]:
-        """One row with all figures."""
+        """One row with the option's figures."""
         return [
             {
                 "option": self.label, "devices": self.devices + (self.second.devices if self.second else 0),
@@ -157,7 +158,7 @@ class Option(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitPrice:
-    """Price of a limit: the cheapest fleet without it."""
+    """What one limit costs: the cheapest fleet without this limit, and the dollars per hour saved by dropping it."""
 
     limit: str
     without: str
@@ -166,11 +167,11 @@ class LimitPrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FleetPlan(Result):
-    """The answer to a question: options by price, cheapest first, unknown prices last.
+    """The answer to a question: fleets that meet the limits, cheapest first, fleets with unknown prices last.
 
-    ``rank_confidence`` is the probability that the first is cheaper than the second, given the errors of both.
-    ``left_out`` lists the devices that are in no option, and why; ``problems`` says which arrangements cannot run, and
-    why. ``known`` are the replays so far, with which a plan can be resumed.
+    ``rank_confidence`` is the probability that the first option is cheaper than the second, given the prediction errors
+    of both. ``left_out`` lists the devices that are in no option, with reasons; ``problems`` says which arrangements
+    cannot run, and why. ``known`` holds the metrics of all replays so far, from which a plan can be resumed.
     """
 
     question: FleetQuestion
@@ -188,14 +189,14 @@ class FleetPlan(Result):
         return self.options[0]
 
     def headline(self) -> str:
-        """The answer in a sentence."""
+        """Summarises the plan in one sentence."""
         best = self.best
         text = best.headline()
         if len(self.options) > 1:
             second = self.options[1]
             price = "price unknown" if second.usd_per_h is None else f"${second.usd_per_h:,.2f}/h"
             share = self.rank_confidence
-            sure = "" if share is None else f" (more expensive in {units.show(share, 'share', digits=2)} of draws)"
+            sure = "" if share is None else f" (more expensive with probability {units.show(share, 'share', digits=2)})"
             more = f" ({second.about_margin})" if second.pays_for_certainty else ""
             text += f". Next best: {second.label} at {price}{sure}{more}"
         return f"{text}; first bottleneck: {best.bottleneck} at {units.number(best.saturation_per_s)} requests/s."
@@ -206,7 +207,7 @@ class FleetPlan(Result):
 
     @property
     def front(self) -> list[Option]:
-        """Pareto-optimal options: no other option is better in both price and P99 end-to-end latency."""
+        """Pareto-optimal options: no other option is both cheaper and faster in P99 end-to-end latency."""
         kept: list[Option] = []
         for option in sorted((each for each in self.options if each.usd_per_h is not None), key=_by_price):
             if all(_slowest(option) < _slowest(other) for other in kept):
@@ -223,7 +224,7 @@ class FleetPlan(Result):
         write_output(Path(path), json.dumps(held, indent=1, allow_nan=False) + "\n")
 
     def to_dict(self) -> dict[str, object]:
-        """Everything except the replays, as plain values in SI units, with dollars per hour and per million tokens."""
+        """All fields except ``known``, in SI units; prices are in dollars per hour or per million tokens."""
         found: dict[str, object] = dict(plain(replace(self, known={})))
         found.pop("known", None)
         return {"headline": self.headline(), **found}
@@ -249,16 +250,16 @@ def planned(
     on_progress: Callable[[int, int], None] | None = None,
     on_known: Callable[[Mapping[str, Mapping[str, float]]], None] | None = None,
 ) -> FleetPlan:
-    """Computes the plan for ``question``.
+    """Searches for the cheapest fleets that meet the question's limits, and returns the plan.
 
     Args:
         question: The question.
-        known: Metrics of earlier replays.
-        on_progress: Called with the number of evaluated arrangements and of all.
-        on_known: Called regularly with the replays so far.
+        known: Metrics of earlier replays, which are not repeated.
+        on_progress: Called with the number of evaluated arrangements and of all arrangements.
+        on_known: Called regularly with the metrics of the replays so far.
 
     Raises:
-        Infeasible: No fleet meets the limits; the message names them with the closest values.
+        Infeasible: No fleet meets the limits; the message says how close the closest fleet comes to each broken limit.
         DoesNotFit: The model fits on none of the devices.
     """
 
@@ -294,7 +295,7 @@ def planned(
 
 
 def _reasons(finder: Finder, limits: Mapping[str, float]) -> str:
-    """Reasons why named devices have no fleet within the limits, continuing the sentence about the closest one."""
+    """Reasons why each device named in the question has no fleet within the limits; appended to the error message."""
     if len(finder.question.devices) < 2:
         return ""
     return "".join(f". {each.device}: {each.reason}" for each in left_out(finder, (), limits))
@@ -307,7 +308,7 @@ def _nothing_fits(finder: Finder) -> str:
 
 
 def _nothing_holds(finder: Finder, limits: Mapping[str, float]) -> str:
-    """Text on the limits that no fleet keeps, and how close the closest arrangement comes."""
+    """Says which limits cannot be met, and how close the closest fleet comes to them."""
     question = finder.question
     sure = f"with probability {units.show(question.confidence, 'share')}"
     closest = finder.closest(limits)
@@ -323,8 +324,8 @@ def _nothing_holds(finder: Finder, limits: Mapping[str, float]) -> str:
             allowed.append(f"{units.show(question.usd_per_s, 'price_rate')}")
         allowed.append(counted(question.most_devices, "device"))
         return (
-            f"no fleet within {', '.join(allowed)} serves {units.number(finder.evaluator.rate_per_s)} requests/s; the "
-            f"fewest devices that would are {needed[0]:,} x {needed[1]}"
+            f"no fleet within {', '.join(allowed)} serves {units.number(finder.evaluator.rate_per_s)} requests/s; at "
+            f"least {needed[0]:,} x {needed[1]} are needed"
         )
     fleet, _, metrics = closest
     broken = broken_limits(limits, metrics, finder.holding.metrics(fleet, 0.0), question.confidence)
@@ -378,7 +379,7 @@ def _option(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Option
 
 
 def _needed(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Fleet | None:
-    """The fleet that keeps the limits if step times are as predicted; None if the limits need only even odds."""
+    """The cheapest fleet that would be enough without prediction error; None if the confidence is at most 50 %."""
     if finder.z <= 0:
         return None
     if fleet.second is None:
@@ -387,7 +388,7 @@ def _needed(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Fleet 
 
 
 def _reading_share(fleet: Fleet, share: float) -> float:
-    """Share of a fleet's price that counts as prefill; with separate pools, the prefill pool's share."""
+    """Share of a fleet's price that is charged to prefill; with separate pools, the prefill pool's share."""
     if fleet.kind != "apart":
         return share
     return (fleet.candidate.usd_per_s_of(fleet.replicas) or 0.0) / (fleet.usd_per_s or 1.0)
@@ -401,17 +402,17 @@ def _second(fleet: Fleet) -> SecondPool | None:
 
 
 def _saturation(finder: Finder, fleet: Fleet) -> tuple[float, str]:
-    """Saturated throughput of a fleet in requests per second, and what limits it."""
+    """Requests per second at which a fleet is saturated, and the resource that limits it."""
     if fleet.kind == "apart":
         first, second = fleet.both
         parts = (("prefill", fleet.replicas, first.reading), ("decode", fleet.seconds, second.writing))
         full = [(count * part.requests_per_s, f"{name}: {part.bottleneck}") for name, count, part in parts if part]
         return min(full, key=lambda each: each[0])
-    return fleet.replicas * fleet.candidate.capacity_per_s, fleet.candidate.full.bottleneck
+    return fleet.replicas * fleet.candidate.full.requests_per_s, fleet.candidate.full.bottleneck
 
 
 def _serving(finder: Finder, fleet: Fleet) -> tuple[tuple[str, ...], str]:
-    """The commands that serve a fleet; for separate prefill and decode, a deployment file."""
+    """The commands that start a fleet; for separate prefill and decode instead the text of a deployment file."""
     model, candidate = finder.question.model, fleet.candidate
     if fleet.kind == "apart":
         return (), dynamo_yaml(model, *((each.arrangement, count) for each, count in fleet.pools))
@@ -423,7 +424,7 @@ def _serving(finder: Finder, fleet: Fleet) -> tuple[tuple[str, ...], str]:
 
 
 def _joules(fleet: Fleet, finder: Finder, in_flight: float) -> float | None:
-    """Joules per output token; None for separate prefill and decode, whose power is not modelled."""
+    """Joules per output token; None for separate prefill and decode, whose energy is not modelled."""
     if fleet.kind == "apart":
         return None
     batch = max(round(in_flight * fleet.candidate.copy.lanes), 1)
@@ -431,7 +432,7 @@ def _joules(fleet: Fleet, finder: Finder, in_flight: float) -> float | None:
 
 
 def _limit_prices(finder: Finder, best: Fleet, limits: Mapping[str, float]) -> list[LimitPrice]:
-    """Prices of the best fleet without each limit, with its arrangement and with others on its device."""
+    """What each limit costs: how much cheaper a fleet of one pool could be without this limit."""
     found = []
     for name in limits:
         rest = {other: value for other, value in limits.items() if other != name}

@@ -1,4 +1,4 @@
-"""Arrangements: the ways to run one replica that a question allows."""
+"""Lists the arrangements that a question allows: ways to run one replica of the model."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from chipwise.predict.load.policy import Speculation
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.request import Request
 
-MOST_ARRANGEMENTS = 20_000  # pricing this many takes a few minutes
+MOST_ARRANGEMENTS = 20_000  # predicting this many takes a few minutes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
-    """One way to run a replica: all fields of :class:`Request` except its sizes."""
+    """One way to run a replica: its deployment (device, runtime, formats, parallelism) and speculative decoding."""
 
     deployment: Deployment
     speculation: Speculation | None = None
@@ -45,16 +45,16 @@ class Arrangement:
 
     @property
     def weights(self) -> str:
-        """Format of the matrices."""
+        """Format of the weight matrices."""
         return str(self.deployment.weights)
 
     @property
     def devices(self) -> int:
-        """Devices of one replica."""
+        """Number of devices in one replica."""
         return self.deployment.devices
 
     def request(self, question: FleetQuestion) -> Request:
-        """A typical request of ``question`` in this arrangement, with twelve requests in flight."""
+        """A request with the question's mean sizes in this arrangement, with twelve requests in flight."""
         shares = np.array([each.share for each in question.classes])
         prompt, new = (
             round(float(np.average([getattr(each, name) for each in question.classes], weights=shares)))
@@ -70,7 +70,7 @@ class Arrangement:
 
     @property
     def key(self) -> str:
-        """Key of the arrangement in files."""
+        """Name of the arrangement in plan files."""
         own = self.deployment
         parts = [f"{own.device}/{own.runtime}/{own.weights}/tp{own.tp}/pp{own.pp}"]
         parts += [f"{name}{value}" for name, value in (("ep", own.ep), ("dp", own.dp)) if value > 1]
@@ -81,7 +81,7 @@ class Arrangement:
 
     @property
     def spread(self) -> str:
-        """Text on parallelism and draft model of a replica, such as ``TP 4, EP 4, drafts of Qwen3-0.6B x 4``."""
+        """Parallelism and draft model of a replica as text, such as ``TP 4, EP 4, drafts of Qwen3-0.6B x 4``."""
         drafts = () if self.speculation is None else (self.speculation.describe(),)
         return ", ".join((self.deployment.spread, *drafts))
 
@@ -90,7 +90,7 @@ def arrangements_of(question: FleetQuestion, devices: Mapping[str, DeviceProfile
     """Every arrangement on ``devices`` that a question allows.
 
     Raises:
-        SpecError: There are too many of them.
+        SpecError: There are more than ``MOST_ARRANGEMENTS``.
     """
     mixture, ranker, stem = _sort(question.model)
     experts = question.ep or ((1, 0) if mixture else (1,))  # 0: expert parallelism over all devices of the replica
@@ -105,22 +105,22 @@ def arrangements_of(question: FleetQuestion, devices: Mapping[str, DeviceProfile
             if tp * pp * dp > question.most_devices or (not ep and groups == 1):
                 continue
             if not mixture and (ep != 1 or (dp > 1 and not ranker)):
-                continue  # such copies share nothing, so they are counted as replicas
+                continue  # copies that share nothing are counted as replicas
             if (tp * dp) % groups or (runtime == "vllm" and groups not in (1, tp * dp)):
                 continue
             deployment = Deployment(device=name, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=groups, dp=dp)
             found[Arrangement(deployment=deployment, speculation=speculation)] = None
     if len(found) > MOST_ARRANGEMENTS:
         raise SpecError(
-            f"{len(found):,} arrangements; at most {MOST_ARRANGEMENTS:,} are evaluated: name fewer devices, runtimes, "
-            "formats or degrees",
+            f"{len(found):,} arrangements are allowed, but at most {MOST_ARRANGEMENTS:,} can be evaluated; name fewer "
+            "devices, runtimes, formats or degrees",
             field="devices",
         )
     return list(found)
 
 
 def devices_of(question: FleetQuestion) -> dict[str, DeviceProfile]:
-    """The devices to choose from, by their names in plans: the named ones, or all with a price.
+    """The devices to choose from, by name: those that the question names, or all devices that have a price.
 
     Raises:
         UnknownName: No data sheet describes a device.
@@ -141,31 +141,31 @@ def has_experts(arch: ArchSpec) -> bool:
 
 
 def copies_share(arch: ArchSpec) -> bool:
-    """Whether data-parallel copies share experts or a ranker's tables; copies that share nothing are replicas."""
+    """Whether data-parallel copies of a model share experts or a ranker's tables. If not, they count as replicas."""
     return any(_shared(arch))
 
 
 def _shared(arch: ArchSpec) -> tuple[bool, bool]:
-    """Whether copies share experts, and whether they share tables."""
+    """Whether data-parallel copies share experts, and whether they share a ranker's tables."""
     return has_experts(arch), form_of(arch).tables_shared
 
 
 def check_positions(arch: ArchSpec, prompt: int, new: int, *, field: str) -> None:
-    """Checks that a request fits into the model's positions.
+    """Checks that a request's prompt and new tokens fit into the model's context.
 
     Raises:
         SpecError: The request is too long.
     """
     if arch.context is not None and prompt + new > arch.context:
         asked = f"{prompt:,} + {new:,}" if new else f"{prompt:,}"
-        raise SpecError(f"{asked} tokens exceed the context of {arch.name}, {arch.context:,}", field=field)
+        raise SpecError(f"{asked} tokens exceed the context of {arch.name}, {arch.context:,} tokens", field=field)
 
 
 @lru_cache(maxsize=64)
 def _sort(model: str) -> tuple[bool, bool, bool]:
-    """Whether copies share experts; whether they share tables; whether a request is one whole input."""
+    """Whether data-parallel copies share experts, whether they share tables, and whether the model reads no tokens."""
     try:
         arch = resolve(model)
     except ChipwiseError:
-        return False, False, False  # reported for each arrangement, with the reason
+        return False, False, False  # the reason is reported for each arrangement
     return *_shared(arch), arch.reads != "token"

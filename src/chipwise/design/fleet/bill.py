@@ -1,8 +1,8 @@
-"""The bill of a fleet month by month while its load grows: rented, and bought with its electricity.
+"""Computes a fleet's monthly cost while its load grows, for renting and for buying the machines.
 
-A fleet grows in whole replicas, in proportion to the load. Bought machines are paid in the month in which they are
-added, and draw their power in every hour; renting includes electricity. The break-even is the first month in which all
-payments for buying so far are at most those for renting.
+A fleet grows in whole replicas, in proportion to the load. Bought machines are paid for in the month in which they are
+added; electricity is paid for in addition. Rent includes electricity. The break-even is the first month from which
+the total cost of buying never exceeds that of renting.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from chipwise.core.results import Result
 from chipwise.design.fleet.answer import FleetPlan
@@ -21,10 +21,10 @@ _GROWTH = re.compile(r"^\s*([+-]?\d+(?:\.\d+)?)\s*%\s*/\s*(month|year)\s*$")
 
 
 def growth_of(text: str) -> float:
-    """Growth per month of text such as ``8 %/month`` or ``150 %/year``, as a share.
+    """Parses growth such as ``8 %/month`` or ``150 %/year``; returns the growth per month as a fraction of the load.
 
     Raises:
-        SpecError: It is not such text, or not from -50 to 1,000 % a month.
+        SpecError: The text is not a percentage per month or year, or the growth is outside -50 to 1,000 % a month.
 
     >>> round(growth_of("1200 %/year"), 4)
     0.2383
@@ -34,7 +34,7 @@ def growth_of(text: str) -> float:
         raise SpecError(f"must be a share per month or year, such as '8 %/month', not {short(text)}", field="growth")
     share = float(found[1]) / 100
     if share <= -1:
-        raise SpecError(f"a load cannot shrink by more than 100 %, not {short(text)}", field="growth")
+        raise SpecError(f"a load cannot shrink by 100 % or more, but growth is {short(text)}", field="growth")
     each = share if found[2] == "month" else (1 + share) ** (1 / 12) - 1
     if not -0.5 <= each <= 10:
         raise SpecError(f"must be from -50 to 1,000 % a month, not {short(text)}", field="growth")
@@ -43,24 +43,24 @@ def growth_of(text: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetToBill:
-    """Machines that serve a load today.
+    """The machines that serve a load today, and their prices.
 
-    ``devices`` serve it in replicas of ``per_replica`` machines. Unknown numbers are None.
+    The load is served by ``devices`` machines, in replicas of ``per_replica`` machines. Unknown numbers are None.
     """
 
     label: str
     devices: int
     per_replica: int = 1
-    usd_per_h: float | None = None  # rent of all
-    power_w: float | None = None  # of all
-    purchase_usd: float | None = None  # of one
+    usd_per_h: float | None = None  # rent of all machines together
+    power_w: float | None = None  # power of all machines together
+    purchase_usd: float | None = None  # price of one machine
     usd_per_kwh: float | None = None
-    hours: float = HOURS_PER_MONTH  # in a month, in which they run
+    hours: float = HOURS_PER_MONTH  # hours in a month in which the machines run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Month:
-    """One month: load relative to the first, machines, and dollars; None if a price is unknown."""
+    """One month of a bill. ``load`` is relative to the first month; a cost is None if its price is unknown."""
 
     month: int
     load: float
@@ -71,7 +71,7 @@ class Month:
 
     @property
     def owning_usd(self) -> float | None:
-        """Dollars of purchases and electricity."""
+        """Dollars for purchases and electricity in this month; None if either is unknown."""
         if self.purchase_usd is None or self.electricity_usd is None:
             return None
         return self.purchase_usd + self.electricity_usd
@@ -79,7 +79,7 @@ class Month:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Bill(Result):
-    """The bill by month, and the month in which buying has cost no more than renting (None: not within these)."""
+    """The bill by month. ``break_even`` is the number of the break-even month; None if there is none."""
 
     fleet: FleetToBill
     months: tuple[Month, ...]
@@ -87,7 +87,7 @@ class Bill(Result):
     notes: tuple[str, ...] = ()
 
     def headline(self) -> str:
-        """The first month, the last, and the break-even."""
+        """Compares the first month with the last, and names the break-even."""
         first, last = self.months[0], self.months[-1]
         parts = []
         for name, before, after in (
@@ -106,17 +106,14 @@ class Bill(Result):
 
     def rows(self) -> list[Mapping[str, object]]:
         """One row per month."""
-        return [
-            {
-                "month": each.month, "load": each.load, "devices": each.devices, "rent_usd": each.rent_usd,
-                "purchase_usd": each.purchase_usd, "electricity_usd": each.electricity_usd,
-            }
-            for each in self.months
-        ]  # fmt: skip
+        return [asdict(each) for each in self.months]
 
 
 def fleet_of(plan: FleetPlan, *, power_w: float | None) -> FleetToBill:
-    """The best fleet of a plan; ``power_w`` replaces the power of one device."""
+    """Returns the cheapest fleet of a plan, for :func:`billed`.
+
+    ``power_w`` is the power of one device; None: the power in its data sheet.
+    """
     best = plan.best
     second = best.second
     devices = best.devices + (second.devices if second else 0)
@@ -130,7 +127,7 @@ def fleet_of(plan: FleetPlan, *, power_w: float | None) -> FleetToBill:
 
 
 def billed(fleet: FleetToBill, *, growth: float, months: int) -> Bill:
-    """The bill of ``months`` months with a load that grows by the share ``growth`` each month.
+    """Computes the bill for ``months`` months, in which the load grows by the share ``growth`` each month.
 
     Raises:
         SpecError: The number of months is out of range.
@@ -160,7 +157,7 @@ def billed(fleet: FleetToBill, *, growth: float, months: int) -> Bill:
         if row.rent_usd is not None and row.owning_usd is not None:
             rented, owned = rented + row.rent_usd, owned + row.owning_usd
             if owned > rented:
-                break_even = None  # machines that are added later may reverse it
+                break_even = None  # machines that were added since have made buying more expensive again
             elif break_even is None:
                 break_even = number
     lacking = {

@@ -1,7 +1,7 @@
-"""Evaluates arrangements: tabulates a replica's step times once, then replays one lane for each number of replicas.
+"""Evaluates arrangements: predicts a replica's step times once, then replays the load for each number of replicas.
 
-A lane is one replica with its share of the requests. Replays are cached: repeating one costs nothing, and an
-interrupted plan continues where it stopped.
+Only one lane is replayed: one engine with its share of the requests. Metrics of replays are stored, so an interrupted
+plan continues where it stopped.
 """
 
 from __future__ import annotations
@@ -46,53 +46,64 @@ from chipwise.predict.served.intervals import UNCHECKED_PROMPT
 from chipwise.predict.served.request import Request, resolved
 
 NODES = (-Z90, -0.8, 0.0, 0.8, Z90)
-MOST_LANES = 2  # lanes of each of two pools that are replayed, as a sample of all
+MOST_LANES = 2  # lanes replayed of each of two pools, as a sample of all
 
 
 @dataclass(slots=True, kw_only=True)
 class Candidate:
-    """An arrangement that fits in memory, with the figures that do not depend on limits."""
+    """An arrangement that fits in memory, with its step times, saturations and price.
+
+    None of these depend on the question's limits.
+    """
 
     arrangement: Arrangement
     device: DeviceProfile
     copy: Replica
-    full: Saturation  # saturation of one replica
-    reading: Saturation | None  # saturation with prefill only; None for models that do not generate
-    writing: Saturation | None  # saturation with decode only; None for models that do not generate
+    full: Saturation  # load at which one replica is saturated
+    reading: Saturation | None  # the same with prefill only; None for models that do not generate
+    writing: Saturation | None  # the same with decode only; None for models that do not generate
     usd_per_s: float | None  # price of one replica
 
     def usd_per_s_of(self, replicas: int) -> float | None:
-        """Price of replicas in dollars per second; a cloud machine is paid with all of its chips."""
+        """Price of ``replicas`` replicas in dollars per second; a cloud machine is paid for with all of its chips."""
         if self.usd_per_s is None:
             return None
         each = self.arrangement.devices
         return instances.paid(self.arrangement.device, replicas * each) / each * self.usd_per_s
 
-    @property
-    def capacity_per_s(self) -> float:
-        """Saturated throughput of one replica in requests per second."""
-        return self.full.requests_per_s
-
     def slow(self, z: float) -> tuple[float, float]:
-        """See :func:`slow_by`."""
+        """Factors on the decode part and on the prompt part of the replica's step times; see :func:`slow_by`."""
         return slow_by(self.copy.table, z)
+
+    def per_s(self, saturated: Saturation | None, z: float) -> float:
+        """Requests per second at saturation if step times are ``z`` standard deviations above the prediction.
+
+        0 if ``saturated`` is None: models that do not generate have no saturation for prefill or decode alone.
+        """
+        if saturated is None:
+            return 0.0
+        step, prompt = self.slow(z)
+        return saturated.requests_per_s / (step * (1 - saturated.reading_share) + prompt * saturated.reading_share)
 
 
 def slow_by(table: StepTimes, z: float) -> tuple[float, float]:
-    """Factors on both parts of a step time, ``z`` standard deviations from the prediction; errors are correlated."""
+    """Factors by which the decode part and the prompt part of step times exceed the prediction.
+
+    Both parts are assumed to have the same error: ``z`` standard deviations above the prediction.
+    """
     prompt = max(table.decode_halfwidth, UNCHECKED_PROMPT) if table.prompt_halfwidth is None else table.prompt_halfwidth
     return math.exp(z * table.decode_halfwidth / Z90), math.exp(z * prompt / Z90)
 
 
 def scaled(slow: tuple[float, float], factor: float) -> tuple[float, float]:
-    """Factors on both parts of a step time, both multiplied by ``factor``."""
+    """The two factors of :func:`slow_by`, each multiplied by ``factor``."""
     return slow[0] * factor, slow[1] * factor
 
 
 def usd_per_million(
     usd_per_s: float | None, load: Load, *, requests_per_s: float, reading_share: float
 ) -> tuple[float | None, float | None]:
-    """Dollars per million input and output tokens at this price and load; None if unknown."""
+    """Dollars per million input tokens and per million output tokens; each is None if it is unknown."""
     if usd_per_s is None or not requests_per_s:
         return None, None
     read, written = float(load.prompt_tokens.mean()), float(load.new_tokens.mean())
@@ -101,7 +112,7 @@ def usd_per_million(
 
 
 def joules_per_token(requests: Sequence[Request]) -> float | None:
-    """Joules of all devices per output token, including the prompt's share, as a mean over pools; None if unknown."""
+    """Joules of all devices per output token, prefill included, as the mean over ``requests``; None if unknown."""
     total = 0.0
     for request in requests:
         try:
@@ -136,7 +147,7 @@ class Evaluator:
             self.rate_per_s = self._trace.rate_per_s
             if not math.isfinite(self.rate_per_s):
                 raise SpecError(
-                    "its requests arrive all at once, so there is no rate to plan for; use chipwise simulate --trace",
+                    "all requests arrive at once, so there is no rate to plan for; use chipwise simulate --trace",
                     file=question.trace,
                 )
             if arch.reads == "token":
@@ -146,7 +157,7 @@ class Evaluator:
         self.longest = int(self.load(1).longest)
 
     def load(self, lanes: int) -> Load:
-        """The requests of a pool of ``lanes`` engines, with the question's number of requests per lane."""
+        """The load for a pool of ``lanes`` engines: the question's number of requests per lane, or its whole trace."""
         if self._trace is not None:
             return self._trace
         found = self._loads.get(lanes)
@@ -164,15 +175,15 @@ class Evaluator:
         return found
 
     def candidates(self, arrangements: Sequence[Arrangement]) -> tuple[list[Candidate], dict[str, str]]:
-        """The arrangements that fit, and why the others do not, by key. Step times of all are priced together."""
+        """Returns the arrangements that can run, and a mapping from the keys of the others to why they cannot run."""
         asked: list[tuple[Arrangement, Request, Policy, Request | None]] = []
         problems: dict[str, str] = {}
         for each in arrangements:
             machine = instances.named(each.device)
             if machine is not None and each.devices > machine.chips:
                 problems[each.key] = (
-                    f"{machine.name} has {counted(machine.chips, 'chip')}; replicas over several machines are not "
-                    f"supported"
+                    f"{machine.name} has {counted(machine.chips, 'chip')}; a replica cannot extend over several "
+                    f"machines, so lower its parallel degrees"
                 )
                 continue
             request = each.request(self.question)
@@ -204,7 +215,7 @@ class Evaluator:
     def _tables(
         self, asked: Sequence[tuple[Request, Policy, int]]
     ) -> dict[tuple[Request, int], StepTimes | Unsupported]:
-        """Step times by request and width; requests of equal sizes are priced together."""
+        """Maps each request and width to step times; width is the number of tokens per sequence in a decode step."""
         sizes: dict[tuple[int, int, int], dict[Request, None]] = {}
         for request, policy, width in asked:
             tokens = max(policy.most_tokens, policy.most_sequences * width)
@@ -219,16 +230,16 @@ class Evaluator:
         return found
 
     def _fits(self, request: Request, policy: Policy, draft: Request | None) -> None:
-        """Checks that weights and the longest request fit.
+        """Checks that the weights and the longest request fit in memory.
 
         Raises:
-            DoesNotFit: They need more memory.
+            DoesNotFit: The devices have too little memory.
         """
         length = request.prompt_tokens + request.new_tokens
         cache = cache_of(request, most_tokens=policy.most_tokens, length=length, draft=draft)
         if cache.tokens / request.deployment.pp < self.longest:
             raise DoesNotFit(
-                f"the cache holds {cache.tokens:,.0f} positions and the longest request has {self.longest:,}"
+                f"the KV cache has room for {cache.tokens:,.0f} tokens, but the longest request has {self.longest:,}"
             )
 
     def _candidate(self, arrangement: Arrangement, copy: Replica) -> Candidate:
@@ -240,7 +251,7 @@ class Evaluator:
         price = self.question.prices.get(arrangement.device)
         machine = instances.named(arrangement.device)
         if price is not None and machine is not None:
-            price /= machine.chips  # the stated price is for the whole machine
+            price /= machine.chips  # the stated price is that of the whole machine
         if price is None and device.price is not None:
             price = device.price_usd_per_s
         return Candidate(
@@ -256,7 +267,7 @@ class Evaluator:
     def served(
         self, candidate: Candidate, replicas: int, z: float, *, factor: float = 1.0, timeline: bool = False
     ) -> Served:
-        """Replays one lane of ``replicas`` replicas with step times ``z`` standard deviations from the prediction.
+        """Replays one lane of ``replicas`` replicas; step times are ``z`` standard deviations above the prediction.
 
         ``factor`` multiplies all step times.
         """
@@ -266,17 +277,16 @@ class Evaluator:
         return serve(self.load(pool.lanes), pool, slow=slow, most_lanes=1, timeline=timeline)
 
     def metrics(self, candidate: Candidate, replicas: int, z: float) -> dict[str, float]:
-        """Seconds by metric (and ``class:metric``) over the steady part of the load."""
+        """Maps each time, named ``METRIC`` or ``CLASS:METRIC``, to seconds.
+
+        Only the steady part of a generated load counts; a trace counts in full. The result also has the state of the
+        engines: ``in_flight``, ``busy``, ``reading`` and ``preemptions``.
+        """
         key = f"{candidate.arrangement.key}/x{replicas}/z{z:.4f}"
-        found = self.known.get(key)
-        if found is None:
-            found = self.known[key] = self._metrics(
-                lambda factor: self.served(candidate, replicas, z, factor=factor), 1
-            )
-        return found
+        return self._metrics(key, lambda factor: self.served(candidate, replicas, z, factor=factor), 1)
 
     def served_by_two(self, pools: Sequence[tuple[Candidate, int]], z: float, *, factor: float = 1.0) -> Served:
-        """Replays some lanes of two pools, both with step times at ``z`` standard deviations from the prediction."""
+        """Replays some lanes of two pools; step times are ``z`` standard deviations above the prediction."""
         self.replays += 1
         slow = [scaled(candidate.slow(z), factor) for candidate, _ in pools]
         reading, writing = (Pool(replica=candidate.copy, replicas=count) for candidate, count in pools)
@@ -287,19 +297,19 @@ class Evaluator:
         )  # fmt: skip
 
     def metrics_of_two(self, pools: Sequence[tuple[Candidate, int]], z: float) -> dict[str, float]:
-        """The :meth:`metrics` of two pools."""
+        """The same as :meth:`metrics`, for a fleet of two pools."""
         key = "apart/" + " + ".join(f"{each.arrangement.key}/x{count}" for each, count in pools) + f"/z{z:.4f}"
-        found = self.known.get(key)
-        if found is None:
-            lanes = [candidate.copy.lanes * count for candidate, count in pools]
-            replayed = parts_apart(lanes[0], lanes[1], MOST_LANES)[:2]
-            found = self.known[key] = self._metrics(
-                lambda factor: self.served_by_two(pools, z, factor=factor), sum(replayed)
-            )
-        return found
+        lanes = [candidate.copy.lanes * count for candidate, count in pools]
+        replayed = parts_apart(lanes[0], lanes[1], MOST_LANES)[:2]
+        return self._metrics(key, lambda factor: self.served_by_two(pools, z, factor=factor), sum(replayed))
 
-    def _metrics(self, replayed: Callable[[float], Served], lanes: int) -> dict[str, float]:
-        """Metrics of replays, given by the factor on their step times."""
+    def _metrics(self, key: str, replayed: Callable[[float], Served], lanes: int) -> dict[str, float]:
+        """Metrics of a fleet's replays; stored metrics are reused.
+
+        ``replayed`` takes a factor and replays the load with all step times multiplied by it.
+        """
+        if key in self.known:
+            return self.known[key]
         by, parts = self.question.disturbances, self.question.disturbances.replays(replayed)
         served = parts[0]
         if self._trace is None:
@@ -313,33 +323,17 @@ class Evaluator:
                 own = [part.taken(chosen) for part, chosen in zip(parts, rows, strict=True)]
                 found |= {f"{each.name}:{name}": value for name, value in metrics_of(*own, by=by).items()}
         figures = outcome(served, lanes=lanes)
-        return found | {
+        self.known[key] = found | {
             "in_flight": figures.mean_in_flight,
             "busy": figures.busy_share,
             "reading": figures.reading_share,
             "preemptions": float(figures.preemptions),
         }
-
-    def capacity_per_s(self, candidate: Candidate, z: float) -> float:
-        """Saturated throughput of one replica with step times at ``z`` standard deviations, in requests per second."""
-        return _capacity(candidate, candidate.full, z)
-
-    def reading_per_s(self, candidate: Candidate, z: float) -> float:
-        """Saturated throughput of one replica that only prefills; 0 for models that do not generate."""
-        return 0.0 if candidate.reading is None else _capacity(candidate, candidate.reading, z)
-
-    def writing_per_s(self, candidate: Candidate, z: float) -> float:
-        """Saturated throughput of one replica that only decodes."""
-        return 0.0 if candidate.writing is None else _capacity(candidate, candidate.writing, z)
-
-
-def _capacity(candidate: Candidate, full: Saturation, z: float) -> float:
-    slow = candidate.slow(z)
-    return full.requests_per_s / (slow[0] * (1 - full.reading_share) + slow[1] * full.reading_share)
+        return self.known[key]
 
 
 def _check(question: FleetQuestion, arch: ArchSpec) -> None:
-    """Checks a question against its model, for all arrangements.
+    """Checks that a question fits its model; checks only what is the same for all arrangements.
 
     Raises:
         SpecError: Requests are longer than the context, a draft has another vocabulary, or a model that does not
@@ -348,7 +342,10 @@ def _check(question: FleetQuestion, arch: ArchSpec) -> None:
     generates = arch.causal and arch.reads_tokens
     if not generates and (question.speculation or "apart" in question.fleets):
         what = "speculation" if question.speculation else "fleets"
-        raise SpecError(f"{arch.name} does not generate text, so drafts and separate decode do not apply", field=what)
+        raise SpecError(
+            f"{arch.name} does not generate text, so speculative decoding and separate decode pools do not apply",
+            field=what,
+        )
     if question.trace is None:
         for number, each in enumerate(question.classes):
             field = f"classes[{number}]" if len(question.classes) > 1 else "prompt"
@@ -365,16 +362,16 @@ def _policy(request: Request, arrangement: Arrangement) -> Policy:
     if arrangement.speculation is None:
         return policy
     if not setting.arch.causal:
-        raise Unsupported(f"{setting.arch.name} does not generate text, so drafts do not apply")
+        raise Unsupported(f"{setting.arch.name} does not generate text, so speculative decoding does not apply")
     return replace(policy, speculation=arrangement.speculation)
 
 
 def _typical(load: Load, *, generates: bool) -> RequestClass:
-    """A class of requests with a trace's mean sizes."""
+    """A class of requests that all have the mean sizes of a trace."""
     new = round(float(load.new_tokens.mean())) if generates else 0
     return RequestClass(prompt_tokens=max(round(float(load.prompt_tokens.mean())), 1), new_tokens=new)
 
 
 def deviations(confidence: float) -> float:
-    """The normal quantile of ``confidence``, in standard deviations above the prediction."""
+    """The normal distribution's quantile at ``confidence``: standard deviations above the prediction."""
     return NormalDist().inv_cdf(confidence)

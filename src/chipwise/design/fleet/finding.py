@@ -1,6 +1,7 @@
-"""Finds the cheapest arrangements that keep the limits, with the fewest replicas; prunes the rest.
+"""Finds the cheapest fleets that meet the limits: for each arrangement the fewest replicas.
 
-It prices all arrangements. Fleets of two pools are combined from those that fit in memory.
+Arrangements that cannot be cheaper than the best one found are skipped. Fleets of two pools combine two arrangements
+that fit in memory.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from chipwise.design.fleet.question import FleetQuestion
 from chipwise.design.fleet.two_pools import Pair, TwoPools
 
 DRAWS = 4000  # random draws for the rank confidence
-NEAR = 1.25  # fleets of two pools are listed up to this multiple of the cheapest fleet's price
+NEAR = 1.25  # fleets of two pools are listed if they cost at most this many times as much as the cheapest fleet
 
 
 class Finder:
-    """The search for one question.
+    """Searches for the cheapest fleets that answer one question.
 
     Args:
         question: The question.
-        known: Metrics of earlier replays, see :class:`Evaluator`.
-        on_progress: Called with the number of evaluated arrangements and of all.
+        known: Metrics of earlier replays; see :class:`Evaluator`.
+        on_progress: Called with the number of evaluated arrangements and of all arrangements.
 
     Raises:
-        UnknownName: A device that no data sheet describes.
+        UnknownName: No data sheet describes a device.
     """
 
     def __init__(
@@ -54,10 +55,10 @@ class Finder:
             self.on_progress(done, total)
 
     def found(self, limits: Times | None = None) -> list[Fleet]:
-        """The cheapest fleet within the limits for every device and every kind of two pools, cheapest first.
+        """The cheapest fleet within the limits for each device, and the cheapest with separate pools; cheapest first.
 
-        Fleets with unknown prices come last. Fleets of two pools are listed if they cost at most ``NEAR`` times as much
-        as the cheapest fleet of one pool.
+        Fleets with unknown prices come last. The fleet of two pools is listed if it costs at most ``NEAR`` times as
+        much as the cheapest fleet of one pool.
         """
         limits = limits_of(self.question) if limits is None else limits
         fleets = self.of_one(limits) if "together" in self.question.fleets else []
@@ -70,12 +71,13 @@ class Finder:
         return sorted(fleets, key=lambda each: (price_order(each), each.devices))
 
     def of_one(self, limits: Times, *, z: float | None = None, device: str | None = None) -> list[Fleet]:
-        """The cheapest fleet of one pool within the limits, for every device.
+        """The cheapest fleet of one pool within the limits, for each device.
 
         Args:
             limits: Limits on times.
-            z: Deviation of the step times at which limits must hold. Default: that of the question's confidence.
-            device: Only this device.
+            z: The limits must be met with step times ``z`` standard deviations above the prediction. Default: the
+                quantile at the question's confidence.
+            device: The only device to consider. Default: all.
         """
         holding = self.holding
         z = self.z if z is None else z
@@ -89,7 +91,7 @@ class Finder:
                 self._progress(number, len(ordered))
             held = best.get(candidate.arrangement.device)
             most = holding.most_replicas(candidate)
-            if held is not None:  # cheaper than this device's best fleet so far
+            if held is not None:  # it costs less than this device's best fleet so far
                 most = min(most, (held.devices - 1) // candidate.arrangement.devices)
             replicas = holding.fewest(candidate, z, limits, most=most)
             if replicas is not None:
@@ -99,19 +101,20 @@ class Finder:
         return list(best.values())
 
     def needed(self, device: str, limits: Times) -> Fleet | None:
-        """The cheapest fleet of one device that keeps the limits if step times are as predicted, without a margin."""
+        """The cheapest fleet of this device that would meet the limits if step times were exactly as predicted."""
         return next(iter(self.of_one(limits, z=0.0, device=device)), None)
 
     def needed_of_two(self, fleet: Fleet, limits: Times) -> Fleet | None:
-        """:meth:`needed` for a fleet of two pools, with the same two arrangements."""
+        """As :meth:`needed`, for a fleet of two pools with the two arrangements of ``fleet``."""
         pools = TwoPools(self.holding, (), limits, z=0.0)
         below = price_order(fleet) * (1 + 1e-6)  # it may cost as much as the fleet, but not more
         return pools.cheapest(Pair.of(fleet), below)
 
     def closest(self, limits: Times, *, device: str | None = None) -> tuple[Fleet, float, dict[str, float]] | None:
-        """The fleet of one pool that exceeds the limits least, with the excess and its times.
+        """The fleet of one pool that is closest to the limits, its largest ratio of time to limit, and its times.
 
-        Times are upper bounds at the question's confidence. If ``device`` is given, only that device is considered.
+        Times are upper bounds at the question's confidence. If ``device`` is given, only fleets of that device are
+        considered.
         """
         best: tuple[Fleet, float, dict[str, float]] | None = None
         for candidate in (each for each in self.candidates if device in (None, each.arrangement.device)):
@@ -128,9 +131,9 @@ class Finder:
         return best
 
     def rank_confidence(self, first: Fleet, second: Fleet, limits: Times, *, seed: int) -> float | None:
-        """Probability that ``first`` is the cheaper of two fleets, each sized for its own random prediction error.
+        """Probability that ``first`` is cheaper than ``second`` if both are resized for random prediction errors.
 
-        Fleets on the same device share its error. None if a price is unknown.
+        Fleets on the same device have the same random error. The result is None if a price is unknown.
         """
         if first.usd_per_s is None or second.usd_per_s is None:
             return None
@@ -149,7 +152,10 @@ class Finder:
         return float(((own[0] < own[1]) | (ties & (draws[0] < draws[1])))[known].mean())
 
     def _needed(self, fleet: Fleet, z: float, limits: Times) -> float:
-        """Price of the fleet's arrangements given this error; the size of the first of two pools is kept."""
+        """Price of the fleet, resized for step times ``z`` standard deviations above the prediction.
+
+        In a fleet of two pools, only the second pool is resized.
+        """
         if fleet.second is None:
             replicas = self.holding.fewest(fleet.candidate, z, limits, most=4 * fleet.replicas + 4)
             return np.inf if replicas is None else fleet.candidate.usd_per_s_of(replicas) or 0.0

@@ -1,9 +1,10 @@
-"""Fleets of one or two pools: lower bounds on their price, and whether they keep the limits.
+"""Decides whether fleets of one or two pools meet the limits, and computes lower bounds on their price.
 
-The error of step times is one random factor per chip, the same in all of its arrangements and independent between
-chips; in a fleet of two pools both errors are equal, so that its probability is not overstated. All times of a fleet
-rise with its error, so limits hold with probability ``confidence`` if they hold at that quantile of the error: one
-replay decides whether a number of replicas is enough.
+The prediction error of step times is one random factor per chip: the same for all arrangements of a chip, and
+independent between chips. In a fleet of two pools, the errors of the pools' chips are assumed to be equal, so that the
+probability is not overstated. All times of a fleet rise with the error. The limits are therefore met with probability
+``confidence`` if they are met when the error is at its quantile ``confidence``. One replay with this error decides
+whether a number of replicas is enough.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from chipwise.design.fleet.evaluating import NODES, Candidate, Evaluator, deviat
 from chipwise.design.fleet.question import FleetKind, FleetQuestion
 from chipwise.hardware import instances
 
-ONE_BY_ONE = 6  # numbers of replicas tried one by one before the step size grows
+ONE_BY_ONE = 6  # how many times a replica is added before steps grow
 Times = Mapping[str, float]
 
 
 def limits_of(question: FleetQuestion) -> dict[str, float]:
-    """All limits on times; those of classes are named ``class:metric``."""
+    """Maps metrics to a question's limits on times; limits on single classes have the name ``CLASS:METRIC``."""
     limits = dict(question.limits)
     for name, own in question.class_limits.items():
         limits |= {f"{name}:{metric}": value for metric, value in own.items()}
@@ -30,13 +31,13 @@ def limits_of(question: FleetQuestion) -> dict[str, float]:
 
 
 def exceeded(metrics: Times, limits: Times) -> float:
-    """The largest ratio of a time to its limit; limits without requests count as met."""
+    """The largest ratio of a time to its limit; limits on classes that have no requests count as met."""
     return max((metrics.get(name, 0.0) / limit for name, limit in limits.items()), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """A number of replicas of one arrangement; with ``apart`` the first pool prefills and a second one decodes."""
+    """A fleet: replicas of one arrangement. If ``kind`` is ``apart``, they prefill, and a second pool decodes."""
 
     candidate: Candidate
     replicas: int
@@ -46,7 +47,7 @@ class Fleet:
 
     @property
     def pools(self) -> tuple[tuple[Candidate, int], ...]:
-        """Arrangement and number of replicas of each pool."""
+        """Each pool's arrangement and number of replicas."""
         first = (self.candidate, self.replicas)
         return (first,) if self.second is None else (first, (self.second, self.seconds))
 
@@ -55,7 +56,7 @@ class Fleet:
         """The two arrangements of a fleet of two pools.
 
         Raises:
-            ValueError: It has one pool.
+            ValueError: The fleet has one pool.
         """
         if self.second is None:
             raise ValueError(f"{self.label}: this fleet has one pool")
@@ -63,19 +64,19 @@ class Fleet:
 
     @property
     def devices(self) -> int:
-        """Number of devices of all replicas."""
+        """Number of devices in all replicas of all pools."""
         return sum(count * candidate.arrangement.devices for candidate, count in self.pools)
 
     @property
     def usd_per_s(self) -> float | None:
-        """Price of all devices; None if a price is unknown."""
+        """Price of all devices in dollars per second; None if a price is unknown."""
         prices = [each.usd_per_s_of(count) for each, count in self.pools]
         known = [price for price in prices if price is not None]
         return sum(known) if len(known) == len(prices) else None
 
     @property
     def power_w(self) -> float | None:
-        """Power of all boards; None if a device's is unknown."""
+        """Power of all boards in watts; None if a device's power is unknown."""
         watts = 0.0
         for candidate, count in self.pools:
             if candidate.device.board_power is None:
@@ -89,19 +90,19 @@ class Fleet:
         parts = []
         for number, (candidate, count) in enumerate(self.pools):
             where = candidate.arrangement
-            part = (" reading", " writing")[number] if self.kind == "apart" else ""
-            parts.append(f"{instances.counted(where.device, count * where.devices)}{part}, {where.spread}")
+            part = ("prefill ", "decode ")[number] if self.kind == "apart" else ""
+            parts.append(f"{part}{instances.counted(where.device, count * where.devices)}, {where.spread}")
         where = self.candidate.arrangement
         return f"{' + '.join(parts)}, {where.weights}, {where.runtime}"
 
 
 def price_order(fleet: Fleet) -> float:
-    """Sort key: dollars per second; infinite if unknown, so that such fleets come last."""
+    """Sort key: dollars per second, or infinity if the price is unknown."""
     return math.inf if fleet.usd_per_s is None else fleet.usd_per_s
 
 
 class Holding:
-    """Computes lower bounds on the price of fleets, and whether their limits hold.
+    """Decides whether fleets meet their limits, and computes lower bounds on their price.
 
     Args:
         question: The question.
@@ -113,7 +114,7 @@ class Holding:
         self.z = deviations(question.confidence)
 
     def allowed(self, fleet: Fleet) -> bool:
-        """Whether devices, power and budget allow a fleet."""
+        """Whether a fleet is within the limits on devices, power and budget."""
         question = self.question
         if fleet.devices > question.most_devices:
             return False
@@ -139,37 +140,39 @@ class Holding:
         return most
 
     def least_replicas(self, candidate: Candidate, z: float) -> int:
-        """Least number of replicas whose capacity covers the arrival rate."""
-        return max(1, math.ceil(self.evaluator.rate_per_s / self.evaluator.capacity_per_s(candidate, z) - 1e-9))
+        """Smallest number of replicas that together can serve the arrival rate."""
+        return max(1, math.ceil(self.evaluator.rate_per_s / candidate.per_s(candidate.full, z) - 1e-9))
 
     def bound_usd_per_s(self, candidate: Candidate, z: float) -> float:
-        """Least price of a fleet whose capacity covers the arrival rate; infinite if the price is unknown."""
+        """Lower bound on the price per second of a fleet that can serve the load; infinite if the price is unknown."""
         if candidate.usd_per_s is None:
             return math.inf
         return self.least_replicas(candidate, z) * candidate.usd_per_s
 
     def overloaded(self, fleet: Fleet, z: float) -> bool:
-        """Whether the arrival rate exceeds the capacity of a fleet."""
-        served = self.evaluator
+        """Whether the arrival rate exceeds the fleet's saturation."""
         if fleet.kind == "apart":
             first, second = fleet.both
-            full = min(fleet.replicas * served.reading_per_s(first, z), fleet.seconds * served.writing_per_s(second, z))
+            full = min(fleet.replicas * first.per_s(first.reading, z), fleet.seconds * second.per_s(second.writing, z))
         else:
-            full = sum(count * served.capacity_per_s(candidate, z) for candidate, count in fleet.pools)
-        return served.rate_per_s > full * (1 + 1e-9)
+            full = sum(count * candidate.per_s(candidate.full, z) for candidate, count in fleet.pools)
+        return self.evaluator.rate_per_s > full * (1 + 1e-9)
 
     def metrics(self, fleet: Fleet, z: float) -> dict[str, float]:
-        """Seconds by metric with step times at ``z`` standard deviations."""
+        """A fleet's metrics, by name, if step times are ``z`` standard deviations above the prediction.
+
+        They are times in seconds, and the state of the engines; see :meth:`Evaluator.metrics`.
+        """
         if fleet.kind == "together":
             return self.evaluator.metrics(fleet.candidate, fleet.replicas, z)
         return self.evaluator.metrics_of_two(fleet.pools, z)
 
     def holds(self, fleet: Fleet, z: float, limits: Times) -> bool:
-        """Whether a fleet keeps all limits with step times at ``z`` standard deviations."""
+        """Whether a fleet meets all limits if step times are ``z`` standard deviations above the prediction."""
         return not self.overloaded(fleet, z) and exceeded(self.metrics(fleet, z), limits) <= 1.0
 
     def fewest(self, candidate: Candidate, z: float, limits: Times, *, most: int | None = None) -> int | None:
-        """The fewest replicas of one arrangement that keep the limits; None if not even ``most`` do."""
+        """The fewest replicas of an arrangement that meet the limits; None if ``most`` replicas do not."""
         most = self.most_replicas(candidate) if most is None else most
         if not self.can(candidate, z, limits):
             return None
@@ -180,14 +183,14 @@ class Holding:
         )
 
     def can(self, candidate: Candidate, z: float, limits: Times, *, reads: bool = True, writes: bool = True) -> bool:
-        """Whether a single request meets the limits; otherwise no number of replicas can.
+        """Whether a single request, without any other load, could meet the limits; if not, no number of replicas does.
 
         Args:
             candidate: The arrangement.
-            z: Deviation of its step times.
+            z: Error of step times, in standard deviations.
             limits: The limits.
-            reads: Whether its replicas prefill prompts.
-            writes: Whether its replicas decode.
+            reads: Whether replicas of the arrangement prefill prompts.
+            writes: Whether replicas of the arrangement decode.
         """
         slow = candidate.slow(z)
         table, request = candidate.copy.table, candidate.arrangement.request(self.question)
@@ -205,7 +208,7 @@ class Holding:
         )  # fmt: skip
 
     def chance(self, fleet: Fleet, limits: Times) -> float:
-        """The probability that all limits hold, from replays at several quantiles of the step times' error."""
+        """The probability that all limits are met, from replays at several quantiles of the step times' error."""
         ratios = []
         for z in (*NODES, self.z):
             over = self.overloaded(fleet, z)
@@ -226,9 +229,10 @@ class Holding:
 
 
 def fewest_of(holds: Callable[[int], bool], *, least: int, most: int) -> int | None:
-    """The smallest number from ``least`` to ``most`` that passes, if all larger ones pass too; None if none does.
+    """The smallest number from ``least`` to ``most`` for which ``holds`` is true; None if it is true for none.
 
-    A few numbers are tried one by one; then steps grow, and the last step is bisected.
+    ``holds`` must be true for all larger numbers too. The first few numbers are tried one after another. After them,
+    numbers are tried in growing steps until ``holds`` is true. Bisection of the last step finds the smallest number.
     """
     if most < least:
         return None

@@ -1,4 +1,4 @@
-"""Explains why a device is in no fleet of a plan: it cannot run the model, serve the load, or keep the limits."""
+"""Explains why a plan uses no fleet of some device: it cannot run the model, serve the load, or meet the limits."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from chipwise.design.fleet.finding import Finder
 from chipwise.design.fleet.holding import Fleet, Times
 from chipwise.errors import counted
 
-MOST_SHOWN = 4  # arrangements named in a message; more are only counted
+MOST_SHOWN = 4  # most arrangements that a message names; if there are more, it counts them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A device that is in no fleet of a plan, and why.
+    """A device that no fleet of a plan uses, and the reason.
 
-    ``needed_devices`` and ``needed_usd_per_h`` describe the fleet of this device that would keep the limits if step
-    times were exactly as predicted; None if there is none, or if it was not computed.
+    If step times were exactly as predicted, a fleet of ``needed_devices`` such devices, at ``needed_usd_per_h``, would
+    meet the limits. Both are None if no fleet would meet them, or if this was not computed.
     """
 
     device: str
@@ -30,9 +30,9 @@ class LeftOut:
 
 
 def left_out(finder: Finder, fleets: Sequence[Fleet], limits: Times) -> tuple[LeftOut, ...]:
-    """The allowed devices that are in none of ``fleets``.
+    """The question's devices that none of ``fleets`` uses, with reasons.
 
-    The closest arrangement is only replayed if the question names its devices.
+    If the question names its devices, arrangements are replayed to say how close each device comes to the limits.
     """
     held = {candidate.arrangement.device for fleet in fleets for candidate, _ in fleet.pools}
     devices = [device for device in finder.devices if device not in held]
@@ -44,7 +44,7 @@ def left_out(finder: Finder, fleets: Sequence[Fleet], limits: Times) -> tuple[Le
 
 
 def _left_out(finder: Finder, device: str, broken: Sequence[Arrangement], limits: Times) -> LeftOut:
-    """Reason why a device is left out; the arrangements in ``broken`` cannot run on it."""
+    """Why no fleet uses this device; ``broken`` are its arrangements that cannot run."""
     candidates = [each for each in finder.candidates if each.arrangement.device == device]
     if not candidates:
         return LeftOut(device=device, reason=_cannot_run(finder, broken))
@@ -53,10 +53,10 @@ def _left_out(finder: Finder, device: str, broken: Sequence[Arrangement], limits
     if all(holding.most_replicas(each) < holding.least_replicas(each, finder.z) for each in candidates):
         return LeftOut(device=device, reason=_too_many(finder, candidates) + failed)
     if "together" not in finder.question.fleets:
-        return LeftOut(device=device, reason=f"not in the cheapest fleet of two pools{failed}")
+        return LeftOut(device=device, reason=f"the cheapest fleet of two pools does not use it{failed}")
     if not finder.question.devices:
         return LeftOut(
-            device=device, reason="no arrangement keeps the limits; name the device to see how close it comes"
+            device=device, reason="no arrangement meets the limits; name the device to see how close it comes"
         )
     closest = finder.closest(limits, device=device)
     assert closest is not None  # at least one candidate can serve the load
@@ -68,7 +68,7 @@ def _left_out(finder: Finder, device: str, broken: Sequence[Arrangement], limits
     alone = "" if needed is None else f"; without prediction error {counted(needed.devices, 'device')} would be enough"
     return LeftOut(
         device=device,
-        reason=f"no arrangement keeps {' and '.join(over) or 'the limits'}; the closest is {where.spread}, "
+        reason=f"no arrangement meets {' and '.join(over) or 'the limits'}; the closest is {where.spread}, "
         f"{where.weights.upper()}{alone}{failed}",
         needed_devices=None if needed is None else needed.devices,
         needed_usd_per_h=None if usd_per_s is None else 3600 * usd_per_s,
@@ -76,7 +76,7 @@ def _left_out(finder: Finder, device: str, broken: Sequence[Arrangement], limits
 
 
 def broken_limits(limits: Times, upper: Times, predicted: Mapping[str, float], confidence: float) -> list[str]:
-    """Limits that ``upper`` (times not exceeded with probability ``confidence``) breaks, each with both times."""
+    """The limits that ``upper`` exceeds, as text. Times are at most ``upper`` with probability ``confidence``."""
     sure = units.show(confidence, "share")
     return [
         f"{name} <= {units.show(limit, 'time')} (closest: predicted {units.show(predicted.get(name, 0.0), 'time')}, "
@@ -87,16 +87,16 @@ def broken_limits(limits: Times, upper: Times, predicted: Mapping[str, float], c
 
 
 def _cannot_run(finder: Finder, broken: Sequence[Arrangement]) -> str:
-    """Why no arrangement of a device can run: the reason of the one with most devices and narrowest weights."""
+    """Why no arrangement of a device can run: the reason for the largest one, with the narrowest weights."""
     if not broken:
-        return "none of the allowed degrees, formats and runtimes applies to it"
+        return "this device supports none of the allowed combinations of degrees, formats and runtimes"
     most = max(each.devices for each in broken)
     last = [each for each in broken if each.devices == most][-1]
     return f"cannot run the model; at {last.spread}, {last.weights.upper()}: {finder.problems[last.key]}"
 
 
 def _too_many(finder: Finder, candidates: Sequence[Candidate]) -> str:
-    """Number of devices that the least demanding arrangement needs for the load, and how many are allowed."""
+    """Says how many devices the load needs even if limits on times are ignored, and how many are allowed."""
     holding = finder.holding
 
     def devices(candidate: Candidate, z: float) -> int:
@@ -105,14 +105,14 @@ def _too_many(finder: Finder, candidates: Sequence[Candidate]) -> str:
     fewest = min(candidates, key=lambda each: devices(each, finder.z))
     allowed = holding.most_replicas(fewest) * fewest.arrangement.devices
     return (
-        f"the load alone takes {counted(devices(fewest, finder.z), 'device')} with "
-        f"{units.show(finder.question.confidence, 'share')} certainty ({devices(fewest, 0.0):,} by the prediction), "
-        f"and devices, power and budget allow {allowed:,}"
+        f"with {units.show(finder.question.confidence, 'share')} certainty, the load alone, without limits on times, "
+        f"needs {counted(devices(fewest, finder.z), 'device')} ({devices(fewest, 0.0):,} without prediction error), "
+        f"but the limits on devices, power and budget allow only {allowed:,}"
     )
 
 
 def _failed(broken: Sequence[Arrangement]) -> str:
-    """Arrangements of a device that cannot run, if others can."""
+    """Says which arrangements of a device cannot run; empty if all can."""
     if not broken:
         return ""
     names = [f"{each.weights.upper()} {each.spread}" for each in broken]

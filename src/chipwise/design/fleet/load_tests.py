@@ -1,4 +1,4 @@
-"""Compares load tests with plans; reads results of vLLM's ``bench serve``, inference-perf and genai-perf."""
+"""Reads results of load tests (vLLM's ``bench serve``, inference-perf, genai-perf), and compares them with plans."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INFERENCE_PERF = {
     "time_to_first_token": "ttft", "time_per_output_token": "tpot", "inter_token_latency": "itl",
     "request_latency": "e2e",
 }  # fmt: skip
-_GENAI_PERF = {  # its inter-token latency is the mean of a request
+_GENAI_PERF = {  # its inter-token latency is a mean per request
     "time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e",
 }  # fmt: skip
 MOST_S = 1e7  # longest plausible request: four months
@@ -29,7 +29,7 @@ _UNITS = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "ns": 1e-9}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadTest:
-    """Result of a load test: seconds by metric, requests per second, and the tool that measured them."""
+    """Result of a load test: latencies in seconds by metric, requests per second, and the tool that measured them."""
 
     tool: str
     times: Mapping[str, float]
@@ -38,7 +38,7 @@ class LoadTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionCheck:
-    """Predicted versus measured latency, in seconds."""
+    """One latency metric: predicted and measured value, in seconds."""
 
     metric: str
     promised: float
@@ -49,18 +49,18 @@ class PredictionCheck:
 
     @property
     def inside(self) -> bool:
-        """Whether the measured value is in the predicted 90 % interval."""
+        """Whether the measured value lies in the predicted 90 % interval."""
         return self.low <= self.measured <= self.high
 
     @property
     def meets_limit(self) -> bool | None:
-        """Whether the limit held; None if there was none."""
+        """Whether the measured value met the limit; None if there was no limit."""
         return None if self.limit is None else self.measured <= self.limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Check(Result):
-    """Comparison of a plan's best option with a load test, and the corrections derived from it."""
+    """Comparison of a plan's best option with a load test, and the corrections derived from the test."""
 
     tool: str
     option: str
@@ -71,11 +71,14 @@ class Check(Result):
     request_s: float | None
 
     def headline(self) -> str:
-        """Summarises how many predictions and limits held."""
+        """Says how many measured times are in their predicted intervals, and how many limits were met."""
         inside = sum(each.inside for each in self.rows_held)
         limits = [each.meets_limit for each in self.rows_held if each.limit is not None]
         said = f"; {sum(map(bool, limits))} of {len(limits)} limits were met" if limits else ""
-        return f"{self.option}, {self.tool}: {inside} of {len(self.rows_held)} times are in their 90 % intervals{said}"
+        return (
+            f"{self.option}, {self.tool}: {inside} of {len(self.rows_held)} measured times are in their predicted "
+            f"90 % intervals{said}"
+        )
 
     def rows(self) -> list[Mapping[str, object]]:
         """One row per latency metric."""
@@ -89,10 +92,10 @@ class Check(Result):
 
 
 def read_load_test(path: Path) -> LoadTest:
-    """The results of a load test, in seconds.
+    """Reads the results of a load test, in seconds.
 
     Raises:
-        SpecError: The file is not from one of the three tools, has no time, or has an impossible number.
+        SpecError: The file is from none of the three tools, has no times, or a number is out of range.
     """
     data = read_json(path)
     if not isinstance(data, dict):
@@ -105,17 +108,17 @@ def read_load_test(path: Path) -> LoadTest:
     except SpecError as error:
         raise error.inside(file=str(path)) from None
     raise SpecError(
-        "is not a result of vllm bench serve (--save-result), inference-perf (summary_lifecycle_metrics.json) or "
+        "must be a result of vllm bench serve (--save-result), inference-perf (summary_lifecycle_metrics.json) or "
         "genai-perf (profile_export_genai_perf.json)",
         file=str(path),
     )
 
 
 def _measured(value: object, field: str, *, most: float, what: str) -> float | None:
-    """A number above zero that a test measured; None if there is none.
+    """Checks a measured number, which must be above zero; None if ``value`` is missing.
 
     Raises:
-        SpecError: It is not a number, or out of range.
+        SpecError: The value is not a number, or out of range.
     """
     if value is None:
         return None
@@ -128,12 +131,15 @@ def _measured(value: object, field: str, *, most: float, what: str) -> float | N
 def _times(
     row: Mapping[str, object], measure: str, names: Mapping[str, str], factor: float, field: str = ""
 ) -> dict[str, float]:
-    """Seconds of one measure by metric; ``names`` maps statistics to a row's keys."""
+    """Seconds of each metric of one latency, such as ``ttft_p99`` of TTFT.
+
+    ``names`` maps statistics, such as ``p99``, to keys of ``row``.
+    """
     found = {}
     for statistic, name in names.items():
         value = row.get(name)
         if measure in ("tpot", "itl") and value == 0 and not isinstance(value, bool):
-            continue  # no request had a second token
+            continue  # no request generated a second token
         time = _measured(value, f"{field}{name}", most=MOST_S / factor, what="time")
         if time is not None:
             found[f"{measure}_{statistic}"] = factor * time
@@ -141,19 +147,19 @@ def _times(
 
 
 def _row(data: Mapping[str, object], name: str, field: str = "") -> Mapping[str, object]:
-    """The figures of one measure; empty if the measure is missing.
+    """The statistics of one quantity, such as TTFT; empty if the quantity is missing.
 
     Raises:
-        SpecError: It is not a mapping.
+        SpecError: The quantity's entry is not a mapping.
     """
     row = data.get(name)
     if row is not None and not isinstance(row, Mapping):
-        raise SpecError(f"must be a mapping of figures, not {describe(row)}", field=f"{field}{name}")
+        raise SpecError(f"must be a mapping of statistics to numbers, not {describe(row)}", field=f"{field}{name}")
     return row or {}
 
 
 def _rate(row: Mapping[str, object], name: str, field: str = "") -> float | None:
-    """Requests per second."""
+    """Requests per second; None if missing."""
     return _measured(row.get(name), f"{field}{name}", most=MOST_RATE, what="rate")
 
 
@@ -199,15 +205,15 @@ def _genai_perf(data: Mapping[str, object]) -> LoadTest | None:
 def check(plan: Path, results: Path) -> Check:
     """Compares the best option of the plan in ``plan`` with the load test in ``results``.
 
-    The corrections are the factor between predicted and measured time per token, and the seconds of TTFT that this
-    factor does not explain (HTTP, tokenizer, network).
+    The corrections are the factor ``step_scale``, by which the measured time per token exceeds the predicted one, and
+    ``request_s``, the seconds of TTFT that this factor does not explain (HTTP, tokenizer, network).
 
     Raises:
-        SpecError: A file has the wrong kind, or the files have no metric in common.
+        SpecError: A file is not of the expected kind, or the plan and the test have no metric in common.
     """
     found = read_plan(plan).plan
     if found is None:
-        raise SpecError("holds an unfinished plan; run chipwise plan with --resume first", file=str(plan))
+        raise SpecError("this plan is unfinished; finish it with chipwise plan ... --resume", file=str(plan))
     best, test = found.best, read_load_test(results)
     limits = found.question.limits
     held = tuple(
@@ -223,7 +229,7 @@ def check(plan: Path, results: Path) -> Check:
         if name in test.times
     )
     if not held:
-        raise SpecError("has no metric that the plan predicts", file=str(results))
+        raise SpecError("contains no metric that the plan predicts", file=str(results))
     by_name = {each.metric: each for each in held}
     scale = next(
         (
@@ -249,7 +255,7 @@ def check(plan: Path, results: Path) -> Check:
 
 
 def verdict(each: PredictionCheck) -> str:
-    """Whether a prediction held, in words."""
+    """Says where the measured value lies relative to the 90 % interval, and whether the limit was met."""
     said = "inside" if each.inside else "below" if each.measured < each.low else "above"
     limit = (
         ""

@@ -1,4 +1,4 @@
-"""The load of a simulation as users state it: a rate, clients in a closed loop, or a trace."""
+"""The load of a simulation, as users specify it: a rate, a number of clients in a closed loop, or a trace."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from chipwise.predict.load.traces import read_trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedLoad:
-    """Requests sent to one arrangement; exactly one of ``rate``, ``clients`` and ``trace`` is given.
+    """The requests of a simulation; exactly one of ``rate``, ``clients`` and ``trace`` must be set.
 
     Attributes:
         rate: Requests per second: ``8``, ``"8/s"``, ``"90/min"``.
         clients: Number of clients in a closed loop, each sending one request after another.
-        think_s: Seconds that a client waits before its next request.
+        think_s: Seconds that a client waits between an answer and its next request.
         trace: A file of requests with their sizes (JSON lines or CSV).
         prompt: Mean prompt tokens.
         new: Mean new tokens.
-        spread: Coefficient of variation of prompt and new tokens (lognormal).
+        spread: Coefficient of variation of prompt and new tokens, which are log-normal.
         shared_tokens: Prompt tokens shared between requests (a system prompt), which the prefix cache holds.
         prefixes: Number of different shared prefixes.
-        arrivals: Distribution of gaps: ``constant``, ``poisson`` or ``gamma``.
-        burstiness: Squared coefficient of variation of gamma gaps.
+        arrivals: Distribution of the gaps between requests: ``constant``, ``poisson`` or ``gamma``.
+        burstiness: Squared coefficient of variation of the gaps, for ``gamma``.
         requests: Requests per seed; a trace is replayed in full.
-        seeds: Number of random loads; results are means over them.
-        seed: First seed.
+        seeds: Number of random loads to simulate; results are means over them.
+        seed: Random seed of the first load; the next loads use the following numbers.
     """
 
     rate: float | str | None = None
@@ -53,25 +53,28 @@ class OfferedLoad:
 
     def __post_init__(self) -> None:
         if (self.rate is not None) + (self.clients is not None) + (self.trace is not None) != 1:
-            raise SpecError("give one of rate, clients and trace", field="rate")
+            raise SpecError("set exactly one of rate, clients and trace", field="rate")
         whole_number("seeds", self.seeds, most=100)
         if self.think_s and self.clients is None:
-            raise SpecError("only applies to clients; give clients instead of rate or trace", field="think_s")
+            raise SpecError("only applies to clients; set the field clients instead of rate or trace", field="think_s")
 
     @property
     def closed(self) -> bool:
-        """Whether all requests are evaluated, not only those of the steady part."""
+        """Whether metrics count all requests, instead of only those in the steady part of the load."""
         return self.clients is not None or self.trace is not None
 
     def requests_of(self, arch: ArchSpec) -> RequestClass:
-        """The requests in the form that ``arch`` reads: models without text input read one whole input each."""
+        """The class of these requests for ``arch``.
+
+        If the model reads no text, each request is one input, such as an image.
+        """
         return RequestClass(
             prompt_tokens=self.prompt, new_tokens=self.new, spread=self.spread,
             shared_tokens=self.shared_tokens, prefixes=self.prefixes,
         ).as_read(arch)  # fmt: skip
 
     def loads(self, arch: ArchSpec) -> list[Load]:
-        """One load per seed for ``arch``, cut to its context length.
+        """One load per seed; requests of random length are truncated to the context of ``arch``.
 
         Raises:
             SpecError: The requests exceed the context, the trace is damaged, or a field is out of range.
@@ -91,7 +94,7 @@ class OfferedLoad:
         return loads if longest is None or each.spread == 0 else [load.within(longest) for load in loads]
 
     def describe(self, arch: ArchSpec, first: Load) -> str:
-        """Describes the load in words for the page; ``first`` is the first of :meth:`loads`."""
+        """Describes the load in words; ``first`` is the first of :meth:`loads`."""
         each = self.requests_of(arch).describe()
         if self.trace is not None:
             return f"the {counted(len(first), 'request')} of {self.trace}"

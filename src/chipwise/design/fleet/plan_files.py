@@ -1,6 +1,6 @@
 """Writes, reads, resumes and compares plan files.
 
-A file is read and checked completely before use: every field by its type, every number by its range.
+When a file is read, the type of every field and the range of every number are checked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chipwise.errors import SpecError, short
 from chipwise.predict.load.outcome import METRICS
 
 FIGURES = ("in_flight", "busy", "reading", "preemptions")
-"""Fields of a replay other than times."""
+"""Fields of a replay that are not times."""
 
 
 def plan_question(
@@ -31,15 +31,15 @@ def plan_question(
     resume: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> FleetPlan:
-    """The plan for ``question``, stored in the file ``out`` while it is computed; ``resume`` continues from that file.
+    """Computes the plan for ``question``; stores its progress in the file ``out``, from which ``resume`` continues.
 
     Raises:
-        SpecError: There is no file to resume, or it contains another plan.
-        Infeasible: Nothing meets the limits; the message names them with the closest values.
+        SpecError: There is no file to resume, or it contains the plan for another question.
+        Infeasible: No fleet meets the limits; the message says how close the closest fleet comes to each broken limit.
     """
     if out is None:
         if resume:
-            raise SpecError("needs out, the file of the plan", field="resume")
+            raise SpecError("needs `out` too: the file from which to resume the plan", field="resume")
         return planned(question, on_progress=on_progress)
     check_output(out)
     found = planned(
@@ -53,14 +53,14 @@ def plan_question(
 
 
 def write_progress(path: Path, question: FleetQuestion, known: Mapping[str, Mapping[str, float]]) -> None:
-    """Writes the state of an unfinished plan."""
+    """Writes an unfinished plan's question and replays to its file."""
     held = {"format": FORMAT, "answer": {"question": plain(question)}, "known": plain(known)}
     write_output(path, json.dumps(held, indent=1, allow_nan=False) + "\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile:
-    """Contents of a plan's file: the question, the answer (None if the plan was interrupted), and the replays."""
+    """Contents of a plan file: the question, the finished plan (None if it was interrupted), and the replays."""
 
     question: FleetQuestion
     plan: FleetPlan | None
@@ -68,10 +68,10 @@ class PlanFile:
 
 
 def read_plan(path: Path) -> PlanFile:
-    """Contents of a plan's file.
+    """Reads a plan file.
 
     Raises:
-        SpecError: It is not a plan's file, or a field is wrong; the message names it.
+        SpecError: The file is not a plan file, or a field is wrong; the message names the field.
     """
     try:
         held = read_mapping(path)
@@ -90,7 +90,7 @@ def read_plan(path: Path) -> PlanFile:
             return PlanFile(question=question, plan=None, known=known)
         plan = build(FleetPlan, answer, field="answer")
         if not plan.options:
-            raise SpecError("must name at least one fleet", field="answer.options")
+            raise SpecError("a finished plan must have at least one option", field="answer.options")
         for i, option in enumerate(plan.options):
             _check_option(option, f"answer.options[{i}]")
     except SpecError as error:
@@ -99,14 +99,14 @@ def read_plan(path: Path) -> PlanFile:
 
 
 def _no_plan(path: Path, why: str = "") -> SpecError:
-    return SpecError(f"is not a plan's file{why}; chipwise plan ... --out FILE writes one", file=str(path))
+    return SpecError(f"is not a plan file{why}; chipwise plan ... --out FILE writes one", file=str(path))
 
 
 def _known(data: object) -> dict[str, dict[str, float]]:
-    """Replays by key: their fields and times.
+    """Checks the replays of a plan file; returns a mapping from each replay's key to its figures.
 
     Raises:
-        SpecError: A replay lacks a figure, or a number is below zero.
+        SpecError: A replay lacks a number, or a number is below zero.
     """
     found: dict[str, dict[str, float]] = convert(dict[str, dict[str, float]], data, "known")
     for key, replay in found.items():
@@ -116,14 +116,14 @@ def _known(data: object) -> dict[str, dict[str, float]]:
                 raise SpecError("this field is missing", field=f"{where}.{name}")
         for name, value in replay.items():
             if name not in FIGURES and name.rpartition(":")[2] not in METRICS:
-                raise SpecError("is not a time or figure of a replay", field=f"{where}.{short(name, quoted=False)}")
+                raise SpecError("is not a field of a replay", field=f"{where}.{short(name, quoted=False)}")
             if value < 0:
                 raise SpecError(f"must be at least 0, not {value:g}", field=f"{where}.{name}")
     return found
 
 
 def _check_option(option: Option, field: str) -> None:
-    """Checks the numbers of a fleet read from a file.
+    """Checks the numbers of an option read from a file.
 
     Raises:
         SpecError: A number is out of range.
@@ -149,15 +149,15 @@ def _check_option(option: Option, field: str) -> None:
             )
             if not 0 <= ends[0] <= ends[1] <= ends[2] or not all(map(math.isfinite, ends)):
                 raise SpecError(
-                    "must be a time of at least 0 with its 90 % interval around it", field=f"{field}.{group}.{name}"
+                    "must be a time of at least 0, within its 90 % interval", field=f"{field}.{group}.{name}"
                 )
 
 
 def known_of(path: Path, question: FleetQuestion) -> dict[str, dict[str, float]]:
-    """Replays of the same question in the plan at ``path``; none if there is no such file.
+    """The replays in the plan file ``path``, which must be for ``question``; empty if there is no such file.
 
     Raises:
-        SpecError: The file is for another question, or not a plan's file.
+        SpecError: The file is for another question, or is not a plan file.
     """
     if not path.exists():
         return {}
@@ -167,5 +167,7 @@ def known_of(path: Path, question: FleetQuestion) -> dict[str, dict[str, float]]
             "tp", "pp", "ep", "dp", "weights", "runtimes", "speculation", "fleets"}  # fmt: skip
     other = sorted(name for name in now if name not in free and before.get(name) != now[name])
     if other:
-        raise SpecError(f"is a plan for another question ({', '.join(other)}); name another file", file=str(path))
+        raise SpecError(
+            f"is a plan for another question ({', '.join(other)} differ); name another file", file=str(path)
+        )
     return {key: dict(value) for key, value in held.known.items()}

@@ -1,4 +1,4 @@
-"""The page of a plan or a simulation: latency by rate with bands, the front, stages of a request, state over time."""
+"""Writes the HTML page of a plan or simulation: Pareto front, latency, stages of a request, engine state."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from chipwise.design.fleet.simulating import Simulation
 
 BEST = 3  # options shown in the figures
-LOADS = (0.2, 0.4, 0.6, 0.75, 0.9)  # shares of an option's saturation at which it is evaluated
+LOADS = (0.2, 0.4, 0.6, 0.75, 0.9)  # loads at which an option is evaluated, as shares of its saturation
 COLOURS = ("@winner", "@accent", "@compute", "@memory", "@launch")
 HEIGHT = 430
 
 
 class _Page:
-    """A page of sections, some with a figure."""
+    """A page made of sections; some sections have a figure."""
 
     def __init__(self, title: str, lead: str) -> None:
         self.title, self.parts = title, [f"<h1>{safe(title)}</h1><p>{safe(lead)}</p>"]
         self.figures: dict[str, Sequence[Figure]] = {}
 
     def add(self, key: str, title: str, body: str, caption: str = "") -> None:
-        """A section with a body of HTML."""
+        """Adds a section with ``body`` as HTML."""
         self.parts.append(section(key, title, body, caption))
 
     def draw(self, key: str, title: str, drawn: Figure, caption: str = "") -> None:
@@ -48,14 +48,14 @@ class _Page:
         self.add(key, title, f'<div class="plot" id="plot-{key}" style="min-height:{HEIGHT}px"></div>', caption)
 
     def request(self, times: Mapping[str, Predicted]) -> None:
-        """Adds the section on a request's stages."""
+        """Adds the section with the queue, prefill and decode times of a request."""
         about = "Medians and P99s of queue, prefill and decode times."
         self.draw("life", "The life of a request", _life(times), about)
 
     def engine(self, state: Mapping[str, Sequence[float]]) -> None:
-        """Adds the section on an engine's state, if it is known."""
+        """Adds the section on an engine's state over time, if the simulation recorded the state."""
         if state:
-            about = "Sequences running and waiting; cache in use."
+            about = "Running and waiting sequences; share of the KV cache in use."
             self.draw("state", "One engine over time", _state(state), about)
 
     def write(self, path: Path) -> None:
@@ -72,19 +72,19 @@ def write_plan_page(plan: FleetPlan, path: Path) -> None:
     """
     page = _Page(f"Plan for {plan.question.model}", plan.headline())
     page.add("question", "What was asked", text_table(["", ""], _asked(plan.question)))
-    page.add("options", "Fleets that hold", _options(plan), _ABOUT_NEEDED)
+    page.add("options", "Fleets within the limits", _options(plan), _ABOUT_NEEDED)
     if plan.left_out:
         rows = [(each.device, each.reason) for each in plan.left_out]
-        page.add("left-out", "Devices in no fleet", text_table(["device", "why"], rows))
+        page.add("left-out", "Devices that no fleet uses", text_table(["device", "why"], rows))
     if plan.best.commands or plan.best.deployment:
-        page.add("serve", "How to serve the cheapest", _commands(plan.best.commands, plan.best.deployment))
+        page.add("serve", "How to start the cheapest fleet", _commands(plan.best.commands, plan.best.deployment))
     if front := _front(plan):
-        caption = "Each point is a fleet; coloured ones are on the Pareto front."
-        page.draw("front", "Price against P99 end to end", front, caption)
+        caption = "Each point is a fleet; coloured points are on the Pareto front."
+        page.draw("front", "Price against P99 end-to-end latency", front, caption)
     evaluator = Evaluator(plan.question)
     curves = [_curve(evaluator, option) for option in [each for each in plan.options if each.second is None][:BEST]]
     caption = (
-        "P99 of the time to first token by requests per second, predicted; the band is the 90 % interval. The "
+        "Predicted P99 of the time to first token, against requests per second; the band is the 90 % interval. The "
         "dotted line is where the fleet saturates."
     )
     if curves:
@@ -108,7 +108,7 @@ def write_simulation(found: Simulation, path: Path) -> None:
         for name, item in found.times.items()
     ]
     if found.commands or found.deployment:
-        page.add("serve", "How to serve it", _commands(found.commands, found.deployment))
+        page.add("serve", "How to start this arrangement", _commands(found.commands, found.deployment))
     page.add("times", "Times", text_table(["metric", "predicted", "low", "high"], rows, numbers={1, 2, 3}))
     page.request(found.times)
     page.engine(found.state)
@@ -116,16 +116,16 @@ def write_simulation(found: Simulation, path: Path) -> None:
 
 
 _ABOUT_NEEDED = (
-    "Needed is the number of devices in the cheapest fleet of the same kind if step times were as predicted; "
-    "further devices are margin for the error of the prediction."
+    "The column 'needed' shows how many devices the cheapest fleet of the same kind would have without prediction "
+    "error. Any further devices are a margin for the error."
 )
 
 
 def _asked(question: FleetQuestion) -> list[tuple[str, str]]:
-    """Model, load, limits and choices, as rows of a table."""
+    """The question's model, load, limits and choices, as rows of a table."""
     rows = [("model", question.model), ("load", load_in_words(question))]
     rows += [("limit", f"{where} ≤ {units.show(limit, 'time')}") for where, limit in _limits(question)]
-    rows.append(("certainty", f"{units.show(question.confidence, 'share')} that all limits hold"))
+    rows.append(("certainty", f"{units.show(question.confidence, 'share')} probability that all limits are met"))
     chosen = {"devices": question.devices, "runtimes": question.runtimes, "weights": question.weights}
     rows += [(name, ", ".join(values)) for name, values in chosen.items() if values]
     if question.power_w is not None:
@@ -154,7 +154,7 @@ def load_in_words(question: FleetQuestion) -> str:
 
 
 def _limits(question: FleetQuestion) -> list[tuple[str, float]]:
-    """Limits with their times in words."""
+    """Each limit on a time: its name in words, such as ``P99 time to first token``, and its seconds."""
     words = {"ttft": "time to first token", "tpot": "time per output token", "e2e": "time end to end",
              "queue": "time in the queue"}  # fmt: skip
     found = []
@@ -166,7 +166,7 @@ def _limits(question: FleetQuestion) -> list[tuple[str, float]]:
 
 
 def _simulated(found: Simulation) -> list[tuple[str, str]]:
-    """Model, load and serving setup, as rows of a table."""
+    """The simulation's model, load and arrangement, as rows of a table."""
     rows = [("model", found.model), ("load", found.load), ("served by", found.label)]
     if found.saturation_per_s is not None:
         rows.append(("saturates at", f"{units.number(found.saturation_per_s)} requests/s ({found.bottleneck})"))
@@ -222,12 +222,12 @@ def _front(plan: FleetPlan) -> Figure | None:
 
 
 def _curve(evaluator: Evaluator, option: Option) -> tuple[str, float, list[tuple[float, float, float, float]]]:
-    """An option's label, its saturation, and (rate, P99 TTFT with its interval) at several loads."""
+    """An option's label, its saturation rate, and for several rates the P99 TTFT with its interval."""
     candidates, _ = evaluator.candidates([option.arrangement])
     candidate = candidates[0]
     pool = Pool(replica=candidate.copy, replicas=option.replicas)
     load = evaluator.load(pool.lanes)
-    full, by = candidate.capacity_per_s * option.replicas, evaluator.question.disturbances
+    full, by = candidate.full.requests_per_s * option.replicas, evaluator.question.disturbances
 
     def p99_s(shifted: Load, z: float) -> float:
         parts = by.replays(lambda each: serve(shifted, pool, slow=scaled(candidate.slow(z), each), most_lanes=1))
@@ -268,7 +268,7 @@ def _vertical(at: float, colour: str, dash: str) -> dict[str, object]:
 
 
 def _life(times: Mapping[str, Predicted]) -> Figure:
-    """Queue, prefill and decode times of a typical and of a slow request."""
+    """Draws queue, prefill and decode times: their medians and their P99s."""
     traces = []
     labels = {"p50": "median", "p99": "P99"}
     kept = [name for name in labels if f"ttft_{name}" in times and f"e2e_{name}" in times]
@@ -277,7 +277,7 @@ def _life(times: Mapping[str, Predicted]) -> Figure:
         queue = times[f"queue_{name}"].value if f"queue_{name}" in times else 0.0
         first, whole = times[f"ttft_{name}"].value, times[f"e2e_{name}"].value
         stages.append((queue, max(first - queue, 0.0), max(whole - first, 0.0)))
-    for i, (label, colour) in enumerate((("waiting", "@grey"), ("reading", "@compute"), ("writing", "@memory"))):
+    for i, (label, colour) in enumerate((("queue", "@grey"), ("prefill", "@compute"), ("decode", "@memory"))):
         traces.append(
             {
                 "type": "bar", "orientation": "h", "name": label, "y": [labels[name] for name in kept],

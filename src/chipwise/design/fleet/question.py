@@ -1,4 +1,4 @@
-"""The question that a plan answers: load, limits, devices with prices, and choices."""
+"""The question that a plan answers: the load, the limits, the devices with prices, and the options to consider."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ LEAST_RATE, MOST_RATE = 1e-6, 1e7
 FleetKind = Literal["together", "apart"]
 T = TypeVar("T")
 FORMER = {"degrees": "tp", "stages": "pp", "experts": "ep", "copies": "dp"}
-"""Former names of the degrees of parallelism in files; they are still read."""
+"""Former names of parallelism degrees in files -> today's names; files with former names are still read."""
 _RATE = re.compile(r"^\s*([0-9][0-9_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?:/\s*(s|min|h))?\s*$")
 
 
 def rate_of(text: object, field: str = "rate") -> float:
-    """Parses a rate: requests per second for ``20``, ``20/s``, ``90/min`` or ``1200/h``.
+    """Parses a rate such as ``20``, ``20/s``, ``90/min`` or ``1200/h``; returns requests per second.
 
     Raises:
-        SpecError: It is none of these, or not above zero.
+        SpecError: The text is not a rate, or the rate is out of range.
 
     >>> rate_of("90/min")
     1.5
@@ -47,17 +47,17 @@ def rate_of(text: object, field: str = "rate") -> float:
             raise SpecError(f"must be a rate such as 20/s, 90/min or 1200/h, not {short(text)}", field=field)
         value = float(match[1].replace("_", "")) / {"s": 1.0, "min": 60.0, "h": 3600.0, None: 1.0}[match[2]]
     if 0 < value < LEAST_RATE:
-        raise SpecError(f"{short(text)} is less than a request in 10 days", field=field)
+        raise SpecError(f"must be at least one request in 10 days, not {short(text)}", field=field)
     if not math.isfinite(value) or not 0 < value <= MOST_RATE:
         raise SpecError(f"must be above 0 and at most {MOST_RATE:,.0f} requests/s, not {short(text)}", field=field)
     return value
 
 
 def seconds_of(text: object, field: str) -> float:
-    """Parses a limit on a time, in seconds, from text such as ``500ms`` or a number of seconds.
+    """Parses a limit on a time: text such as ``500ms``, or a number of seconds. Returns seconds.
 
     Raises:
-        SpecError: It is not a time, or not above zero.
+        SpecError: The value is not a time, or is not above zero.
     """
     try:
         value = (
@@ -70,10 +70,10 @@ def seconds_of(text: object, field: str) -> float:
 
 
 def above_zero(value: float, field: str, kind: str | None = None) -> float:
-    """Checks that ``value`` is above zero and finite; ``kind`` is its quantity in messages.
+    """Checks that ``value`` is above zero and finite; ``kind`` gives the unit in which the message shows the value.
 
     Raises:
-        SpecError: It is not.
+        SpecError: The value is zero, negative or not finite.
     """
     if not math.isfinite(value) or value <= 0:
         shown = short(value) if kind is None else units.show(value, kind)
@@ -82,7 +82,7 @@ def above_zero(value: float, field: str, kind: str | None = None) -> float:
 
 
 def disturbances_of(given: Mapping[str, object]) -> Disturbances:
-    """Neighbours and network from a mapping, whose quantities are text with units or numbers in SI units.
+    """Parses disturbances (slow steps caused by neighbours, network delays): texts with units, or SI numbers.
 
     Raises:
         SpecError: A field is unknown, not a quantity, or out of range.
@@ -100,50 +100,53 @@ def disturbances_of(given: Mapping[str, object]) -> Disturbances:
     return Disturbances(**found)
 
 
-def limits_of(given: Mapping[str, object], field: str = "limits") -> dict[str, float]:
-    """Limits on times by metric (``ttft_p99``, ``tpot_p50``, ``e2e_mean``, …), in seconds.
+def limits_of(given: object, field: str = "limits") -> dict[str, float]:
+    """Parses limits on times by metric (``ttft_p99``, ``tpot_p50``, ``e2e_mean``, …); returns seconds.
 
     Raises:
-        SpecError: A metric or a time is invalid.
+        SpecError: The value is not a mapping, or a metric or a time is invalid.
     """
-    for name in given:
+    limits = mapping(given, field)
+    for name in limits:
         if name not in METRICS:
             raise SpecError(f"no limit has this name; {nearest(name, METRICS)}", field=f"{field}.{name}")
-    return {name: seconds_of(value, f"{field}.{name}") for name, value in given.items()}
+    return {name: seconds_of(value, f"{field}.{name}") for name, value in limits.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetQuestion:
-    """Load, limits and choices of a plan.
+    """The load, the limits and the options to consider for a plan.
 
     Attributes:
         model: A known model, a file or a folder.
-        rate_per_s: Requests per second, of all classes.
+        rate_per_s: Requests per second, over all classes.
         classes: Classes of requests with their shares.
-        limits: Limits on times of all requests, in seconds by metric.
+        limits: Limits on times over all requests, in seconds by metric.
         class_limits: Limits on times of single classes, by class name and metric.
-        devices: Data sheets to choose from; empty for all with a price.
-        runtimes: Runtimes to choose from; empty for each device's own.
-        weights: Formats to choose from; empty for bf16, and fp8 if the device computes in fp8.
+        devices: Devices to choose from, by data sheet; empty: all devices that have a price.
+        runtimes: Runtimes to choose from; empty: each device's default runtime.
+        weights: Weight formats to choose from; empty: bf16, and fp8 if the device computes in fp8.
         tp: Tensor-parallel degrees to choose from.
         pp: Pipeline-parallel degrees to choose from.
-        ep: Expert-parallel degrees to choose from; empty: for mixtures of experts 1, and one group on every device.
+        ep: Expert-parallel degrees to choose from. If empty: 1, and for mixtures of experts also the number of all
+            devices of a pipeline stage.
         dp: Data-parallel degrees of attention to choose from, for mixtures of experts.
-        speculation: Kinds of speculative decoding to consider; plain decoding is always considered.
-        fleets: ``together``; also ``apart``: separate pools for prefill and decode.
-        link_bytes_per_s: Bandwidth from prefill to decode. Default: that of the prefill devices' links.
-        prices: Dollars per hour of a device instead of the data sheet's, such as spot or reserved prices.
-        most_devices: Maximum number of devices in a fleet.
+        speculation: Kinds of speculative decoding to consider, in addition to plain decoding.
+        fleets: Kinds of fleets to consider: ``together`` (one pool for prefill and decode) and ``apart`` (separate
+            pools).
+        link_bytes_per_s: Bandwidth from the prefill to the decode pool. Default: that of the prefill devices' links.
+        prices: Prices of devices, such as spot or reserved prices. They replace the prices of the data sheets.
+        most_devices: Limit on the number of devices in a fleet.
         power_w: Limit on the power of all boards together.
         usd_per_s: Limit on the price of all devices together.
-        confidence: Probability with which the limits must hold.
-        arrivals: How requests arrive, see :func:`chipwise.predict.load.load.generate_load`.
-        burstiness: Squared coefficient of variation of gamma gaps.
+        confidence: Probability with which the limits must be met.
+        arrivals: How requests arrive; see :func:`chipwise.predict.load.load.generate_load`.
+        burstiness: Squared coefficient of variation of the gaps between requests, for gamma arrivals.
         requests: Number of requests to replay per lane.
-        trace: A file of requests, instead of classes and rate.
+        trace: A file of requests, which replaces classes and rate.
         kv: KV-cache dtype.
         seed: Seed of the random load.
-        disturbances: Neighbours and network.
+        disturbances: Slow steps caused by neighbours on the machine, and network delays.
     """
 
     model: str
@@ -196,7 +199,7 @@ class FleetQuestion:
             above_zero(price, f"prices.{name}")
         check_arrivals(self.arrivals, self.burstiness)
         if self.trace is not None and self.class_limits:
-            raise SpecError("cannot be combined with trace: its requests have no classes", field="class_limits")
+            raise SpecError("cannot be combined with trace, whose requests have no classes", field="class_limits")
         if not self.classes:
             raise SpecError("must name at least one", field="classes")
         names = [each.name for each in self.classes]
@@ -205,36 +208,38 @@ class FleetQuestion:
             raise SpecError(f"two classes are called {short(twice[0])}; give them different names", field="classes")
         for name in self.class_limits:
             if name not in names:
-                raise SpecError(f"no class has this name; {nearest(name, names)}", field=f"class_limits.{name}")
+                raise SpecError(f"unknown class; {nearest(name, names)}", field=f"class_limits.{name}")
 
 
 def with_todays_names(data: Mapping[str, T]) -> dict[str, T]:
-    """Fields of a question with former names replaced by current ones.
+    """The fields of a question, with former field names replaced by today's names.
 
     Raises:
-        SpecError: A field is given under both names.
+        SpecError: A field is given under both its former and its current name.
     """
     for former, name in FORMER.items():
         if former in data and name in data:
-            raise SpecError(f"is the former name of {name}, which is given too; leave it out", field=former)
+            raise SpecError(
+                f"is the former name of {name}, which is given too; leave the former name out", field=former
+            )
     return {FORMER.get(name, name): value for name, value in data.items()}
 
 
 def read_question(path: Path) -> FleetQuestion:
-    """Reads a question from a YAML file, with times, rates and prices in units (500 ms, 20/s, 2.5 USD/h).
+    """Reads a question from a YAML file, in which times, rates and prices have units (500 ms, 20/s, 2.5 USD/h).
 
     Raises:
-        SpecError: A field is unknown, missing or wrong; the message names it.
+        SpecError: A field is unknown, missing or wrong; the message names the field.
     """
     return question_from(read_yaml(path), file=str(path))
 
 
 def question_from(data: Mapping[str, object], *, file: str | None = None) -> FleetQuestion:
-    """Like :func:`read_question`, from a mapping."""
+    """Reads a question from a mapping, as :func:`read_question` does from a file."""
     given: dict[str, Any] = dict(data)
     try:
         if "models" in given:
-            raise SpecError("one model is planned at a time; chipwise agent prices several in a row", field="models")
+            raise SpecError("must be one model; for several, one after another, use chipwise agent", field="models")
         given = with_todays_names(given)
         for name in FORMER.values():
             if isinstance(given.get(name), int):
@@ -242,31 +247,30 @@ def question_from(data: Mapping[str, object], *, file: str | None = None) -> Fle
         if given.get("trace"):
             for name in ("rate", "classes", "class_limits"):
                 if name in given:
-                    raise SpecError("is set by the trace; leave it out", field=name)
+                    raise SpecError("the trace sets this field too; leave the field out", field=name)
         if "disturbances" in given:
             given["disturbances"] = disturbances_of(mapping(given["disturbances"], "disturbances"))
         if "rate" in given:
             given["rate_per_s"] = rate_of(given.pop("rate"))
         given.setdefault("rate_per_s", 1.0 if given.get("trace") else None)
         if given["rate_per_s"] is None:
-            raise SpecError("this field is missing; write rate: 20/s, or trace: FILE", field="rate")
+            raise SpecError("this field is missing; write `rate: 20/s` or `trace: FILE`", field="rate")
         if "limits" in given:
-            given["limits"] = limits_of(mapping(given["limits"], "limits"))
+            given["limits"] = limits_of(given["limits"])
         if isinstance(drafts := given.get("speculation"), list | tuple):
             given["speculation"] = [
                 asdict(Speculation.read(each)) if isinstance(each, str) else each for each in drafts
             ]
         by_class = mapping(given.get("class_limits", {}), "class_limits")
-        given["class_limits"] = {
-            name: limits_of(mapping(each, f"class_limits.{name}"), f"class_limits.{name}")
-            for name, each in by_class.items()
-        }
+        given["class_limits"] = {name: limits_of(each, f"class_limits.{name}") for name, each in by_class.items()}
         classes = given.get("classes")
         if isinstance(classes, list):
             given["classes"], limits = _classes(classes)
             for name, own in limits.items():
                 for metric in sorted(own.keys() & given["class_limits"].get(name, {}).keys()):
-                    raise SpecError("is also set in the class itself", field=f"class_limits.{name}.{metric}")
+                    raise SpecError(
+                        "is given both here and in the class; remove one", field=f"class_limits.{name}.{metric}"
+                    )
                 given["class_limits"][name] = {**given["class_limits"].get(name, {}), **own}
         for name in ("devices", "runtimes", "weights", "fleets"):
             if isinstance(given.get(name), str):
@@ -274,13 +278,13 @@ def question_from(data: Mapping[str, object], *, file: str | None = None) -> Fle
             if not isinstance(given.get(name, ()), list | tuple):
                 raise SpecError(f"must be a list of names, not {describe(given[name])}", field=name)
             if name in given and name != "fleets" and not given[name]:
-                raise SpecError("is empty; leave it out for the default", field=name)
+                raise SpecError("is an empty list; leave the field out to use its default", field=name)
         if "devices" in given:
             given["devices"] = _devices(given["devices"])
         given["prices"] = _prices(mapping(given.get("prices", {}), "prices"), given.get("devices"))
         for kind in given.get("fleets", ()):
             if kind not in get_args(FleetKind):
-                raise SpecError(f"no fleet is called this; {nearest(str(kind), get_args(FleetKind))}", field="fleets")
+                raise SpecError(f"unknown kind of fleet; {nearest(str(kind), get_args(FleetKind))}", field="fleets")
         for name, limit, kind in (
             ("link", "link_bytes_per_s", "bandwidth"),
             ("power", "power_w", "power"),
@@ -298,21 +302,23 @@ def _quantity(value: object, kind: str, field: str) -> float:
 
 
 def device_key(name: str) -> str:
-    """Name of a device in a plan: its sheet's name with any stated memory; files and taught machines keep their name.
+    """Name of a device in a plan: the label of its data sheet, with its memory.
+
+    For a data sheet's file and for a machine that ``chipwise teach`` created, it is ``name`` itself.
 
     Raises:
-        UnknownName: No data sheet has this name.
+        UnknownName: There is no data sheet with this name.
     """
     sheet = datasheet.load(name)
     return name if name.lower().endswith((".yaml", ".yml")) or sheet.taught is not None else sheet.label
 
 
 def _devices(named: Sequence[object]) -> list[str]:
-    """Checked names of devices, as used in plans.
+    """Checks the names of devices, and returns their names in plans.
 
     Raises:
         SpecError: A name is not text, or a device is named twice.
-        UnknownName: No data sheet has a name.
+        UnknownName: There is no data sheet with one of the names.
     """
     found: dict[str, str] = {}
     for i, name in enumerate(named):
@@ -321,13 +327,13 @@ def _devices(named: Sequence[object]) -> list[str]:
         key = device_key(name)
         if key in found:
             as_what = "" if found[key] == name else f", as {found[key]} and as {name}"
-            raise SpecError(f"{key} is named twice{as_what}", field="devices")
+            raise SpecError(f"{key} is named twice{as_what}; name it once", field="devices")
         found[key] = name
     return list(found)
 
 
 def _prices(given: Mapping[str, object], devices: Sequence[str] | None) -> dict[str, float]:
-    """Dollars per second by device.
+    """Parses prices; returns dollars per second by device.
 
     Raises:
         SpecError: A price is invalid, or its device is unknown or not among ``devices``.
@@ -341,16 +347,16 @@ def _prices(given: Mapping[str, object], devices: Sequence[str] | None) -> dict[
         if devices is not None and key not in devices:
             raise SpecError(f"{name} is not among the devices, {', '.join(devices)}", field=f"prices.{name}")
         if key in found:
-            raise SpecError(f"{key} has two prices", field=f"prices.{name}")
+            raise SpecError(f"{key} has two prices; give only one", field=f"prices.{name}")
         found[key] = _quantity(value, "price_rate", f"prices.{name}")
     return found
 
 
 def mapping(value: object, field: str) -> dict[str, object]:
-    """Checks that ``value`` is a mapping with text as keys.
+    """Checks that ``value`` is a mapping; returns it with its keys as text.
 
     Raises:
-        SpecError: It is not a mapping.
+        SpecError: The value is not a mapping.
     """
     if not isinstance(value, Mapping):
         raise SpecError(f"must be a mapping, not {short(value)}", field=field)
@@ -358,7 +364,7 @@ def mapping(value: object, field: str) -> dict[str, object]:
 
 
 def _classes(listed: list[object]) -> tuple[list[dict[str, object]], dict[str, dict[str, float]]]:
-    """Classes of requests, and their separate limits."""
+    """Parses the classes of requests; returns them, and a mapping from class names to the limits given in classes."""
     found, limits = [], {}
     for i, each in enumerate(listed):
         one = mapping(each, f"classes[{i}]")
@@ -367,8 +373,6 @@ def _classes(listed: list[object]) -> tuple[list[dict[str, object]], dict[str, d
             if short_name in one:
                 one[name] = one.pop(short_name)
         if "limits" in one:
-            limits[str(one["name"])] = limits_of(
-                mapping(one.pop("limits"), f"classes[{i}].limits"), f"classes[{i}].limits"
-            )
+            limits[str(one["name"])] = limits_of(one.pop("limits"), f"classes[{i}].limits")
         found.append(one)
     return found, limits

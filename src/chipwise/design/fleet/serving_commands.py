@@ -1,6 +1,6 @@
-"""Commands to serve an arrangement in vLLM, SGLang and TensorRT-LLM, and deployments with separate prefill and decode.
+"""Writes the commands that serve an arrangement (vLLM, SGLang, TensorRT-LLM), and Dynamo files for separate pools.
 
-Flags are those of the projects' documentation: docs.vllm.ai (vllm serve), docs.sglang.ai (server arguments),
+Flags are as documented by the projects: docs.vllm.ai (vllm serve), docs.sglang.ai (server arguments),
 nvidia.github.io/TensorRT-LLM (trtllm-serve), docs.nvidia.com/dynamo (DynamoGraphDeployment).
 """
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from chipwise.design.fleet.arrangements import Arrangement
 
 
-NARROW = ("fp8", "fp8_block")  # formats to which vLLM and SGLang can quantise a checkpoint when loading it
+NARROW = ("fp8", "fp8_block")  # formats to which vLLM and SGLang can quantise a checkpoint while loading it
 
 
 def served_name(model: str) -> str:
-    """Name of the model for an engine: a folder's path, or a Hugging Face id (completed for known models).
+    """The model's name for a serving engine: a folder's path, or a Hugging Face id (with owner for known models).
 
-    Suffixes beyond the known model's name (``-instruct``, ``-fp8``) are kept, because they identify other weights.
+    Suffixes after a known model's name (``-instruct``, ``-fp8``) are kept, because they name other weights.
 
     >>> served_name("qwen3-32b"), served_name("llama-3.1-8b-instruct"), served_name("RedHatAI/Qwen3-32B-FP8")
     ('Qwen/Qwen3-32B', 'meta-llama/Llama-3.1-8B-instruct', 'RedHatAI/Qwen3-32B-FP8')
@@ -48,15 +48,15 @@ def served_name(model: str) -> str:
 def commands_of(
     model: str, where: Arrangement, replicas: int, policy: Policy, longest: int, *, context: int | None = None
 ) -> tuple[str, ...]:
-    """One command per replica (behind a router if there are several); empty for runtimes without a known server.
+    """The command that starts a replica, with a comment if ``replicas`` is above 1; empty if the runtime has no server.
 
     Args:
         model: The model, as named by the user.
-        where: Arrangement of a replica.
+        where: Arrangement of one replica.
         replicas: Number of replicas.
         policy: Scheduling rules.
-        longest: Positions of the longest request.
-        context: Maximum positions of the model, if limited; engines refuse to serve more.
+        longest: Number of token positions (prompt and new tokens) of the longest request.
+        context: The model's context length, if limited; engines refuse a greater length.
     """
     length = min(-(-longest // 1024) * 1024, context or MOST)
     name = shlex.quote(served_name(model))
@@ -83,7 +83,7 @@ def commands_of(
             parts += [f"--draft-max {drafts.drafted}"]
     else:
         return ()
-    note = f"  # {replicas} of them, behind a router" if replicas > 1 else ""
+    note = f"  # start {replicas} of these behind a router" if replicas > 1 else ""
     return (" ".join(parts) + note,)
 
 
@@ -92,7 +92,7 @@ def _gguf(model: str) -> str:
 
 
 def _vllm(where: Arrangement) -> list[str]:
-    """Flags for parallelism and drafts; experts are sharded over all devices of a stage, or not at all."""
+    """vLLM's flags for parallelism and drafts; vLLM's expert parallelism always uses all devices of a stage."""
     parts = [f"--tensor-parallel-size {where.deployment.tp}"] * (where.deployment.tp > 1)
     parts += [f"--pipeline-parallel-size {where.deployment.pp}"] * (where.deployment.pp > 1)
     parts += [f"--data-parallel-size {where.deployment.dp}"] * (where.deployment.dp > 1)
@@ -100,17 +100,17 @@ def _vllm(where: Arrangement) -> list[str]:
     parts += ["--quantization fp8"] * (where.weights in NARROW)
     if where.speculation is not None:
         drafts = where.speculation
-        how: dict[str, object] = {"num_speculative_tokens": drafts.drafted}
         if drafts.draft:
-            how = {"method": "draft_model", "model": served_name(drafts.draft), **how}
+            how: dict[str, object] = {"method": "draft_model", "model": served_name(drafts.draft)}
         else:
-            how = {"method": "ngram", "prompt_lookup_max": drafts.drafted, **how}
+            how = {"method": "ngram", "prompt_lookup_max": drafts.drafted}
+        how["num_speculative_tokens"] = drafts.drafted
         parts.append(f"--speculative-config {shlex.quote(json.dumps(how))}")
     return parts
 
 
 def _sglang(where: Arrangement) -> list[str]:
-    """Flags for parallelism and drafts; ``--tp`` counts all devices of a stage, including copies of attention."""
+    """SGLang's flags for parallelism and drafts; ``--tp`` counts all devices of a stage."""
     devices = where.deployment.tp * where.deployment.dp
     parts = [f"--tp {devices}"] * (devices > 1)
     parts += [f"--dp {where.deployment.dp} --enable-dp-attention"] * (where.deployment.dp > 1)
@@ -138,25 +138,23 @@ def _trtllm(where: Arrangement) -> list[str]:
 
 
 def _trtllm_options(where: Arrangement) -> dict[str, object]:
-    """Options that exist only in TensorRT-LLM's option file; JSON is YAML."""
+    """Options that can be set only in TensorRT-LLM's option file, as JSON (which is valid YAML)."""
     options: dict[str, object] = {"enable_attention_dp": True} if where.deployment.dp > 1 else {}
     if where.speculation is not None:
         drafts = where.speculation
-        how: dict[str, object] = {"max_draft_len": drafts.drafted}
+        how = {"decoding_type": "NGram"}
         if drafts.draft:
-            how = {"decoding_type": "DraftTarget", "speculative_model": served_name(drafts.draft), **how}
-        else:
-            how = {"decoding_type": "NGram", **how}
-        options["speculative_config"] = how
+            how = {"decoding_type": "DraftTarget", "speculative_model": served_name(drafts.draft)}
+        options["speculative_config"] = {**how, "max_draft_len": drafts.drafted}
     return options
 
 
 DYNAMO = {"vllm": "Vllm", "sglang": "Sglang", "trtllm": "TRTLLM"}
-"""Names of a runtime's workers in NVIDIA Dynamo."""
+"""Name of each runtime's workers in NVIDIA Dynamo."""
 
 
 def dynamo_yaml(model: str, reading: tuple[Arrangement, int], writing: tuple[Arrangement, int]) -> str:
-    """A deployment of prefill and decode workers in NVIDIA Dynamo, as YAML; empty for unsupported runtimes.
+    """A Dynamo deployment of prefill and decode workers, as YAML; empty if Dynamo does not support the runtime.
 
     Args:
         model: The model.

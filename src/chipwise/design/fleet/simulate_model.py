@@ -1,4 +1,4 @@
-"""One model under load in one arrangement, from its deployment, load, scheduling and further pools."""
+"""Simulates one model under load, given its deployment, scheduling rules and pools."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_REPLICAS = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduling:
-    """Changes to the runtime's scheduling rules; fields as arguments of :func:`chipwise.simulate`."""
+    """Changes to the runtime's scheduling rules; fields are arguments of :func:`chipwise.simulate`."""
 
     max_tokens: int | None = None
     max_sequences: int | None = None
@@ -45,18 +45,19 @@ class Scheduling:
         if not 0.01 <= self.step_scale <= 100:
             raise SpecError(f"must be from 0.01 to 100, not {self.step_scale:g}", field="step_scale")
         if self.draft is not None and not self.drafted:
-            raise SpecError("needs drafted: the tokens drafted in each step", field="draft")
+            raise SpecError("needs `drafted` too: the number of tokens to draft in each step", field="draft")
 
     def policy(self, found: Resolved) -> Policy:
-        """The rules of the runtime for the model, with these changes.
+        """The runtime's scheduling rules for the model, with these changes.
 
         Raises:
-            SpecError: Batching by requests is set for a model that generates.
+            SpecError: ``batching`` is ``requests``, but the model generates text.
         """
         arch, padded = found.setting.arch, self.batching == "requests"
         if padded and arch.causal:
             raise SpecError(
-                f"{arch.name} generates text, so its steps are filled with tokens; batching is for encoders",
+                f"{arch.name} generates text, so it is always batched by tokens; batching by requests is only for "
+                "encoders",
                 field="batching",
             )
         own = policy_of(found.setting.runtime, generates=arch.causal, stem=not arch.reads_tokens)
@@ -78,7 +79,7 @@ class Scheduling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pools:
-    """Number of replicas, and pools on further devices; fields as arguments of :func:`chipwise.simulate`."""
+    """Number of replicas, and a separate decode pool; fields are arguments of :func:`chipwise.simulate`."""
 
     replicas: int = 1
     decode_device: str | None = None
@@ -93,25 +94,25 @@ class Pools:
         if self.decode_device is None:
             for name, default in (("link", None), ("decode_replicas", 1), ("decode_tp", 1)):
                 if getattr(self, name) != default:
-                    raise SpecError("only valid for prefill and decode apart; name the decode_device", field=name)
+                    raise SpecError("applies only to separate prefill and decode; set decode_device too", field=name)
 
     @property
     def link_bytes_per_s(self) -> float | None:
-        """Bandwidth from prefill to decode, if given."""
+        """Bandwidth from the prefill to the decode pool, in bytes per second; None if not given."""
         if self.link is None:
             return None
         return above_zero(units.parse_field(self.link, "bandwidth", "link"), "link")
 
     def decoding(self, first: ReplicaGroup, *, clients: bool) -> ReplicaGroup | None:
-        """The decode pool, if prefill and decode are separate.
+        """The decode pool; None if prefill and decode are not separate.
 
         Raises:
-            SpecError: There are clients.
+            SpecError: The load comes from clients.
         """
         if self.decode_device is None:
             return None
         if clients:
-            raise SpecError("separate prefill and decode cannot be combined with clients", field="decode_device")
+            raise SpecError("separate prefill and decode cannot serve a closed loop of clients", field="decode_device")
         request = first.request.but(device=self.decode_device, tp=self.decode_tp, pp=1)
         return replace(first, request=request, replicas=self.decode_replicas)
 
@@ -126,7 +127,7 @@ def simulate_model(
     by: Disturbances = UNDISTURBED,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Simulation:
-    """Simulates ``model`` under ``load``; arguments and errors as of :func:`chipwise.simulate`."""
+    """Simulates ``model`` under ``load``; arguments and errors are those of :func:`chipwise.simulate`."""
     link_bytes_per_s = pools.link_bytes_per_s
     offered = load if isinstance(load, OfferedLoad) else None
     batch = 12 * deployment.pp * deployment.dp
@@ -134,7 +135,7 @@ def simulate_model(
     found = resolved(request)
     arch, policy = found.setting.arch, scheduling.policy(found)
     if deployment.dp > 1 and not copies_share(arch):
-        said = f"replicas of {arch.name} share neither experts nor tables; use replicas={deployment.dp} instead"
+        said = f"dp copies of {arch.name} share neither experts nor tables; set replicas={deployment.dp} instead"
         raise SpecError(said, field="dp")
     each = RequestClass().as_read(arch) if offered is None else offered.requests_of(arch)
     request = replace(request, prompt_tokens=each.prompt_tokens, new_tokens=max(each.new_tokens, 1))

@@ -1,4 +1,4 @@
-"""Simulates one arrangement under load: distributions with intervals, bottleneck, price, energy, state over time."""
+"""Simulates one arrangement under load: times with intervals, bottleneck, price, energy, state over time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from chipwise.predict.served.request import Request, resolved, taken_for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaGroup:
-    """A pool of replicas: arrangement and scheduling rules."""
+    """A pool of equal replicas: arrangement and scheduling rules."""
 
     request: Request
     replicas: int = 1
@@ -39,10 +39,10 @@ class ReplicaGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Simulation(Result):
-    """Metrics of requests served by one arrangement. Times are predicted, in seconds, with 90 % intervals.
+    """Result of a simulation. Times are predicted, in seconds, with 90 % intervals.
 
-    ``times`` by metric (``ttft_p99``, ``tpot_p50``, ``e2e_mean``, ``queue_p90``, …); ``state`` is running and waiting
-    sequences and the share of the cache in use over time, of the first replica.
+    Keys of ``times`` are metrics (``ttft_p99``, ``tpot_p50``, ``e2e_mean``, ``queue_p90``, …). ``state`` is the state
+    of the first replica over time: running sequences, waiting sequences, and the share of the KV cache in use.
     """
 
     label: str
@@ -71,7 +71,7 @@ class Simulation(Result):
     commands: tuple[str, ...] = ()
 
     def headline(self) -> str:
-        """The main latencies, and the saturation."""
+        """Summarises the main latencies, and the request rate at which the fleet is saturated."""
         parts = []
         names = {"ttft": "P99 TTFT", "tpot": "P99 TPOT", "itl": "P99 gap between tokens", "e2e": "P99 end to end"}
         for name, label in names.items():
@@ -84,7 +84,7 @@ class Simulation(Result):
         return f"{self.label}: {', '.join(parts)}{full}"
 
     def rows(self) -> list[Mapping[str, object]]:
-        """One row per measure: mean and percentiles in seconds."""
+        """One row per quantity (TTFT, TPOT, …), with its mean and percentiles in seconds."""
         return [
             {"measure": measure, **{name: self.times[f"{measure}_{name}"].value for name in STATISTICS}}
             for measure in MEASURES
@@ -104,22 +104,23 @@ def simulated(
     by: Disturbances = UNDISTURBED,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Simulation:
-    """Simulates a load with several random seeds on one pool, or on separate ones for prefill and decode.
+    """Simulates a load with several random seeds on one pool, or on separate pools for prefill and decode.
 
     Args:
-        loads: One load per seed; figures are means over seeds.
+        loads: One load per seed; results are means over the seeds.
         part: The pool, or the prefill pool.
         apart: The decode pool, if it is separate.
-        link_bytes_per_s: Bandwidth between the two. Default: that of the prefill device's links.
-        closed: Whether to count all requests instead of only the steady part.
-        asked_per_s: Requests per second that the loads were drawn for. Default: the rate of the first load.
+        link_bytes_per_s: Bandwidth between the two pools. Default: that of the prefill device's links.
+        closed: Whether metrics count all requests, instead of only those in the steady part of the load.
+        asked_per_s: Rate for which the loads were generated, in requests per second. Default: the rate of the first
+            load.
         about_load: The load in words.
-        by: Neighbours and network.
+        by: Disturbances: slow steps caused by neighbours on the machine, and network delays.
         on_progress: Called with the number of finished requests and of all requests.
 
     Raises:
-        DoesNotFit: A model needs more memory than its devices have, or a request more cache.
-        Unsupported: A device lacks a rate.
+        DoesNotFit: The weights need more memory than the devices have, or a request needs more KV cache than is left.
+        Unsupported: A device's data sheet lacks a necessary rate.
     """
     longest = max(load.longest for load in loads)
     pools = [_pool(part, longest) for part in ([part, apart] if apart else [part])]
@@ -189,12 +190,12 @@ def _simulation(
     drafts = pools[0].replica.policy.speculation
     free = []
     if drafts is not None and drafts.draft is None:
-        free = ["drafts are n-grams copied from the text, which cost nothing; name a draft model with draft"]
+        free = ["drafts are n-grams copied from the text, which cost no time; to simulate a draft model, set draft"]
     full, lacking = (None, "padding") if padded else _saturations(pools, load, apart, by)
     offered: float | None = load.rate_per_s if asked_per_s is None else asked_per_s
     if load.clients is not None or not math.isfinite(offered or 0.0):
         offered = None
-    lasting = figures.requests_per_s  # of a load that goes on; a replay's last requests end after its last arrival
+    lasting = figures.requests_per_s  # rate of an endless load; a replay's last requests end after its last arrival
     if offered is not None and not figures.failed and full is not None and offered <= full:
         lasting = offered
     inputs, outputs = usd_per_million(price, load, requests_per_s=lasting, reading_share=figures.reading_share)
@@ -202,10 +203,10 @@ def _simulation(
     notes = list(dict.fromkeys(said for each in asked for said in taken_for(each.model, each.device)))
     notes += [] if (pause := load.silence()) is None else [pause]
     if by.slow_share:
-        notes.append("requests in flight, preemptions and energy are those of the time without slow steps")
+        notes.append("requests in flight, preemptions and energy are computed without slow steps")
     if full is not None and offered is not None and offered > full:
         notes.append(
-            f"{units.number(offered)} requests/s exceed the {units.number(full)} that it can serve: the "
+            f"{units.number(offered)} requests/s exceed the {units.number(full)} that the fleet can serve: the "
             f"queue keeps growing, and times depend on the number of replayed requests"
         )
     return Simulation(
@@ -250,7 +251,7 @@ def _arrangement(pool: Pool) -> Arrangement:
 
 
 def _name(pools: Sequence[Pool]) -> str:
-    """The model's name, as given."""
+    """The model's name, as the user wrote it."""
     model = pools[0].replica.request.model
     return str(getattr(model, "name", model))
 
@@ -298,7 +299,7 @@ def _label(pool: Pool) -> str:
 
 
 def _joules(pools: Sequence[Pool], in_flight: float, load: Load) -> float | None:
-    """Joules per output token at the mean load; None if power is unknown."""
+    """Joules per output token at the mean number of requests in flight; None if power is unknown."""
     read, written = round(float(load.prompt_tokens.mean())), round(float(load.new_tokens.mean()))
     if load.new_tokens.mean() < 1:
         return None

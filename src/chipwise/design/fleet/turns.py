@@ -1,4 +1,4 @@
-"""How long calls take in one turn of an agent's loop: one after another, several at once, and again where one fails."""
+"""Samples how long the calls in one turn of an agent's loop take, with parallel calls and retries."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.predict.load.policy import Speculation
 
-TURNS = 20_000  # drawn turns; the P99 of an exponential time is then known to about 2 %
-MOST_TRIES = 500.0  # expected tries in one turn
-Draw = Callable[[np.random.Generator, int], Float64Array]  # that many independent times in seconds
+TURNS = 20_000  # random turns; with so many, the P99 of an exponential time is known to about 2 %
+MOST_TRIES = 500.0  # largest expected number of attempts in one turn
+Draw = Callable[[np.random.Generator, int], Float64Array]  # samples a number of independent times in seconds
 
 
 def drawn_turns(draws: Sequence[Draw], *, calls: int, parallel: int, retry: float, seed: int) -> Float64Array:
-    """Seconds of all calls in each of ``TURNS`` turns.
+    """Samples the seconds that all calls of a part take together, for ``TURNS`` turns.
 
-    Calls run in rounds of ``parallel``, and a round takes as long as its slowest call. With probability ``retry`` a try
-    fails and the call is tried again, so the number of its tries is geometric. Times of tries are independent.
+    Calls run in rounds of ``parallel`` calls, and a round takes as long as its slowest call. Each attempt at a call
+    fails with probability ``retry``, and a failed call is repeated. The number of attempts per call therefore has a
+    geometric distribution. The times of attempts are independent.
 
     Args:
-        draws: Draw the times whose sum is the time of a try.
-        calls: Calls in a turn.
-        parallel: Calls in a round.
-        retry: Probability that a try fails, below 1.
+        draws: Functions that sample times. The time of an attempt is the sum of one sample from each function.
+        calls: Calls per turn.
+        parallel: Calls per round.
+        retry: Probability that an attempt fails, below 1.
         seed: Random seed.
     """
     random = np.random.default_rng(seed)
@@ -41,7 +42,7 @@ def drawn_turns(draws: Sequence[Draw], *, calls: int, parallel: int, retry: floa
 
 
 def in_steps(step: Draw, drafts: Speculation, tokens: int) -> Draw:
-    """The time in which speculative steps give ``tokens``: a step's time by their number, which is drawn, too."""
+    """Returns a function that samples the time to decode ``tokens`` tokens in a random number of speculative steps."""
 
     def draw(random: np.random.Generator, count: int) -> Float64Array:
         seed = int(random.integers(2**32))
@@ -51,6 +52,6 @@ def in_steps(step: Draw, drafts: Speculation, tokens: int) -> Draw:
 
 
 def log_normal(p50_s: float, p99_s: float) -> Draw:
-    """The log-normal time with this median and P99: always above zero, with a long upper tail."""
+    """Returns a function that samples log-normal times with this median and P99."""
     sigma = math.log(p99_s / p50_s) / NormalDist().inv_cdf(0.99)
     return lambda random, count: random.lognormal(math.log(p50_s), sigma, count)

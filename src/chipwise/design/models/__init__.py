@@ -1,4 +1,5 @@
-"""Commands on a single model, outside a search: measuring, exporting, packing for another device, pricing here.
+"""Commands for single models, outside a search: measure, export, serve, and pack a kit for another device.
 
-A model is given by name, as a file, or as a winner's folder, whose design, workload and limits are the defaults.
+A model is given by name, as a file, or as the folder of a search's winner. A winner's design, workload and limits are
+then the defaults.
 """

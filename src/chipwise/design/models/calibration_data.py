@@ -1,8 +1,7 @@
-"""Calibration data of a model that is exported, that of its run or texts, and the quantiser chosen by it."""
+"""Calibrates a model for export, on the data of its run or on texts, to choose the best quantiser."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,12 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.arrays import AnyArray
-from chipwise.core.files import build, read_json
+from chipwise.core.files import build
 from chipwise.deploy.export.sources import Source
 from chipwise.design.phases.one_model import data_of, opened, other_than_text
-from chipwise.design.run.folder import holds_run
-from chipwise.design.run.spec import RunSpec
-from chipwise.design.run.start_spec import any_spec
+from chipwise.design.run.folder import won_by
 from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.blocks.quantize import Packing
@@ -34,20 +31,20 @@ from chipwise.training.loop.origin import data_spec
 if TYPE_CHECKING:
     from torch import nn
 
-TEXTS, TOKENS = 128, 128  # texts of each part, and most tokens of a text
-_LOGITS_BYTES = 1 << 30  # most logits of the original that are kept to judge by
-POOL, LESSON = 4096, 8  # texts of learned rounding, and of a batch of it
+TEXTS, TOKENS = 128, 128  # texts of each part (calibration, judging), and most tokens per text
+_LOGITS_BYTES = 1 << 30  # most logits of the original that are kept for judging
+POOL, LESSON = 4096, 8  # texts for learned rounding, and texts per batch
 Data = str | Path | Sequence[str | Path] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """A model on calibration data.
+    """The inputs of a model's matrices on calibration data, and functions for judging and training rounded weights.
 
     Attributes:
-        packing: The inputs of its matrices.
-        judge: The loss of rounded weights on other data.
-        lessons: Returns this model and training data for learned rounding.
+        packing: The inputs that the model's weight matrices receive on the calibration data.
+        judge: Returns the loss of a model with rounded weights, on held-out data.
+        lessons: Returns the model and the training data for learned rounding.
     """
 
     packing: Packing
@@ -56,16 +53,17 @@ class Calibration:
 
 
 def calibration(source: Source, place: Path, data: Data, *, fp8: bool = False) -> Calibration | None:
-    """The inputs of a model's matrices on calibration data, and the loss of rounded weights on other data.
+    """Collects the inputs of a model's matrices, and builds a function that judges rounded weights on held-out data.
 
-    For a run's data the loss is that of training; for texts it is the mean divergence from the original's outputs.
+    With a run's data, that function returns the loss that training minimised; with texts, the mean divergence from the
+    outputs of the model with unrounded weights.
 
     Args:
         source: The model.
-        place: The folder or file that it was read from.
-        data: A run file, text files, or a text source; None: the data of the run that the model won. A text model's
-            own tokenizer encodes texts.
-        fp8: Whether the judged model also rounds activations to fp8.
+        place: The folder or file that the model was read from.
+        data: A run file, text files, or a text source. Default: the data of the run whose winner the model is. Texts
+            are encoded by the model's own tokenizer.
+        fp8: Whether the activations of the judged model are rounded to fp8 too.
 
     Returns:
         None if there is no data.
@@ -74,7 +72,7 @@ def calibration(source: Source, place: Path, data: Data, *, fp8: bool = False) -
         InputError: The model has no tokenizer for texts, or does not fit the run's data.
     """
     prepare = round_inputs if fp8 else None
-    if (run := _run_of(place, data)) is not None:
+    if (run := won_by(place) if data is None else other_than_text(data)) is not None:
         task = opened(run, data_of(place, run), source.arch)
         file, recipe = task.data(source.arch), build(Recipe, dict(task.recipe))
         found = calibrated(source.arch, source.weights, file, recipe, prepare=prepare)
@@ -83,13 +81,15 @@ def calibration(source: Source, place: Path, data: Data, *, fp8: bool = False) -
     if data is None:
         return None
     if not isinstance(tokenizer := source.tokenizer, Path) or not source.arch.vocab_size:
-        raise InputError(f"{place}: texts calibrate models with a tokenizer.json; give its run file with --data")
+        raise InputError(
+            f"{place}: texts can calibrate only models with a tokenizer.json; give the model's run file with --data"
+        )
     spec, base = data_spec([data] if isinstance(data, str | Path) else data)
     corpus = load_corpus(spec, base=base)
     longest = min(TOKENS, source.arch.max_tokens)
     given, judged = ([*_encoded(tokenizer, part, longest)] for part in (corpus.train, corpus.validation))
     logits = form_of(source.arch).outputs == "logits"
-    if source.arch.causal:  # every matrix has an input for every token
+    if source.arch.causal:  # every token gives an input to every matrix, so fewer texts suffice
         given = _first(given, MOST_ROWS)
         judged = _first(judged, _LOGITS_BYTES // (4 * source.arch.vocab_size))
 
@@ -115,7 +115,7 @@ def calibration(source: Source, place: Path, data: Data, *, fp8: bool = False) -
 
 
 def _first(texts: Sequence[npt.NDArray[np.int64]], tokens: int) -> list[npt.NDArray[np.int64]]:
-    """The first texts that have so many tokens together, and at least one."""
+    """The first texts, as many as are needed to reach ``tokens`` tokens in total."""
     ends = np.cumsum([each.shape[1] for each in texts])
     return list(texts[: 1 + int(np.searchsorted(ends, tokens))])
 
@@ -123,7 +123,10 @@ def _first(texts: Sequence[npt.NDArray[np.int64]], tokens: int) -> list[npt.NDAr
 def _lesson(
     pool: Sequence[npt.NDArray[np.int64]], number: int, *, rows_of: int | None
 ) -> Sequence[npt.NDArray[np.int64]]:
-    """The batch of this number: texts (1, T) of ``pool``, or joined texts in rows of so many tokens."""
+    """Training batch ``number``: random texts of ``pool``, each (1, T).
+
+    If ``rows_of`` is given, the texts are joined and cut into rows of ``rows_of`` tokens.
+    """
     found = [pool[i] for i in np.random.default_rng([0, number]).integers(len(pool), size=LESSON)]
     if rows_of is None:
         return found
@@ -133,7 +136,7 @@ def _lesson(
 
 
 def _outputs(model: nn.Module, tokens: npt.NDArray[np.int64]) -> AnyArray:
-    """The model's outputs of one text."""
+    """The model's outputs for one text."""
     import torch
 
     with torch.no_grad():
@@ -141,22 +144,10 @@ def _outputs(model: nn.Module, tokens: npt.NDArray[np.int64]) -> AnyArray:
     return np.asarray((found[0] if isinstance(found, tuple) else found).numpy())
 
 
-def _run_of(place: Path, data: Data) -> RunSpec | None:
-    """The run in the run file ``data`` if its task is not text; without data, the run that the model won."""
-    if (named := other_than_text(data)) is not None:
-        return named
-    home = Path(os.path.realpath(place)).parent
-    if data is not None or not holds_run(home) or not (home / "spec.json").is_file():
-        return None
-    held = read_json(home / "spec.json")
-    found = any_spec(held.get("spec") if isinstance(held, dict) else None, file=str(home / "spec.json"))
-    return found if isinstance(found, RunSpec) else None
-
-
 def _encoded(
     tokenizer_path: Path, texts: Sequence[str], longest: int, *, most: int = TEXTS
 ) -> Iterator[npt.NDArray[np.int64]]:
-    """Tokens (1, T) of at most so many texts, spread evenly over ``texts``."""
+    """Encodes at most ``most`` of the ``texts``, evenly spaced, as tokens (1, T); skips texts with fewer than 2."""
     tokenizer = load_tokenizer(tokenizer_path)
     tokenizer.no_padding()
     tokenizer.enable_truncation(longest)
@@ -166,7 +157,7 @@ def _encoded(
 
 
 def _divergence(found: AnyArray, wanted: AnyArray, *, logits: bool) -> float:
-    """Mean KL divergence in nats of distributions from logits; of other outputs the relative squared difference."""
+    """Divergence from ``wanted``: the mean KL divergence in nats for logits, else the relative squared error."""
     if not logits:
         return float(np.square(found - wanted).sum() / np.square(wanted).sum())
     ours, theirs = (x - x.max(axis=-1, keepdims=True) for x in (found.astype(np.float64), wanted.astype(np.float64)))

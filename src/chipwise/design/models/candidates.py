@@ -1,4 +1,4 @@
-"""Cost of ranking candidates, together and one by one."""
+"""Predicts the cost of ranking candidates: all in one pass, and each in a pass of its own."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ COUNTS = (1, 8, 32, 128, 512)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateCost:
-    """Predicted seconds of ranking some candidates for one request."""
+    """Predicted seconds to rank the candidates of one request: all in one pass, and each in a pass of its own."""
 
     candidates: int
-    together_s: Predicted  # one request: the history once, all candidates in the same pass
-    apart_s: Predicted  # a batch of requests with one candidate each
+    together_s: Predicted  # one request: the history is read once, with all candidates in the same pass
+    apart_s: Predicted  # one batch with a request of its own for each candidate
     memory_bytes: float  # device memory for the pass with all candidates
 
     @property
     def times_cheaper(self) -> float:
-        """Ratio of the seconds one by one to the seconds together."""
+        """Seconds with one pass per candidate, divided by the seconds with one pass for all."""
         return self.apart_s.value / self.together_s.value
 
 
@@ -44,21 +44,21 @@ def candidates(
     weights: str | None = None,
     shards: int | None = None,
 ) -> tuple[CandidateCost, ...]:
-    """Predicts the cost of ranking several numbers of candidates on a device, together and one by one.
+    """Predicts for each number of candidates the cost of ranking all in one pass, and each in its own pass.
 
     Args:
         model: A winner's folder, a spec file, or an :class:`ArchSpec` that ranks candidates.
         device: A data sheet's name, alias or file; ``here`` is this machine, calibrated for ranking.
-        counts: Numbers of candidates.
-        runtime: See :func:`chipwise.estimate`.
-        weights: Weight format. Default: the winner's own, else the device's usual one.
-        shards: Devices over which the tables are sharded; each answers its own requests. Default: the model's own
-            number.
+        counts: Numbers of candidates for which to predict the cost.
+        runtime: The runtime, as for :func:`chipwise.estimate`.
+        weights: Weight format. Default: that of the winner, else the device's usual one.
+        shards: Number of devices over which the embedding tables are sharded; each device serves its own requests.
+            Default: as the model states.
 
     Raises:
-        SpecError: There are no counts, or one is below 1.
-        Unsupported: The model does not rank candidates, or the device lacks a rate.
-        DoesNotFit: There is too little memory; the message says by how much.
+        SpecError: ``counts`` is empty, or one of them is below 1.
+        Unsupported: The model does not rank candidates, or the device's data sheet lacks a rate.
+        DoesNotFit: The device has too little memory; the message says how much is missing.
     """
     arch = model if isinstance(model, ArchSpec) else resolve(model)
     if not counts:

@@ -1,4 +1,4 @@
-"""Measures ONNX graphs and modules as TVM compiles them, and in turns with ONNX Runtime."""
+"""Measures ONNX graphs and PyTorch modules compiled with TVM, in alternation with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ USUAL_TRIALS = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Race:
-    """Passes in turns with ONNX Runtime: median seconds of one."""
+    """Median seconds of a pass in TVM and in ONNX Runtime, timed in alternation."""
 
     seconds: float
     other_s: float  # in ONNX Runtime
     slower: Interval  # time here over that in ONNX Runtime, with its 90 % interval
-    difference: float  # greatest of the outputs, as a share of the largest
+    difference: float  # largest difference between outputs, as a share of the largest output
 
 
 @dataclass(frozen=True, repr=False)
 class Compiled(Result):
-    """A graph as TVM ran it."""
+    """A measurement of a graph compiled with TVM."""
 
     measurement: Measurement
     metrics: dict[str, float]
-    trials: int  # schedules that were tried for its kernels
+    trials: int  # schedules that were tried for the graph's kernels
     race: Race | None = later(None)  # noqa: RUF009  (if they were tuned)
 
     def headline(self) -> str:
-        """The model, its trials, and whether the machine was quiet."""
+        """The model, the number of trials, and whether the machine was quiet."""
         found = self.measurement
         tried = f"{self.trials:,} trials" if self.trials else "untuned"
         return f"{found.name} in {found.runtime} on {found.device}, {tried}, {'clean' if found.clean else 'not clean'}"
@@ -66,26 +66,27 @@ def measure_compiled(
     keep: bool = True,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Compiled:
-    """Measures an ONNX graph or a PyTorch module in TVM, whose kernels are tuned first.
+    """Tunes TVM's kernels for an ONNX graph or a PyTorch module, compiles it, and measures it.
 
     Args:
-        model: An ONNX file of ONNX's own operators, a folder with a ``model.onnx``, a module, or the name of one.
-        trials: Schedules to try for the graph's kernels, together with those that earlier calls tried, also calls that
-            were stopped. 0: TVM's own schedules, untuned.
+        model: An ONNX file with only ONNX's own operators, a folder with a ``model.onnx``, a PyTorch module, or the
+            name of a module.
+        trials: Total number of schedules to try for the graph's kernels. It includes schedules that earlier calls
+            tried, even if those calls were stopped. 0: TVM's default schedules.
         threads: Threads of the runtime.
-        shapes: Shapes of inputs with open axes, or of a module's arguments.
-        values: Values that fill whole inputs.
+        shapes: Shapes of inputs that have open axes (axes without a fixed size), or of a module's arguments.
+        values: Maps the names of inputs to constants; each constant fills its whole input.
         inputs: A ``.npz`` file with an array for each input, or a module's arguments. Default: random data.
         keep: Whether to save the result to the measurement store.
-        on_progress: Called with the number of trials so far and of all.
+        on_progress: Called with the number of finished trials and of all trials.
 
     Raises:
-        InputError: The model is no such graph, or an argument is out of range.
+        InputError: The model is neither an ONNX graph nor a module, or an argument is out of range.
         MeasurementError: TVM cannot import or run the graph.
-        Unreachable: TVM's Python environment is missing; the message says how to make it.
+        Unreachable: TVM's Python environment is missing; the message says how to create it.
     """
     if trials < 0:
-        raise InputError(f"trials: is {trials}; it must be 0 or more")
+        raise InputError(f"trials: must be 0 or more, not {trials}")
     harness.check_threads(threads)
     model = _graph_of(model)
     if lack := missing(RUNTIME):
@@ -114,10 +115,10 @@ def measure_compiled(
 
 
 def _graph_of(model: str | Path | Module) -> str | Path | Module:
-    """The ONNX file or module that is to be compiled; of a folder its file.
+    """The ONNX file or module to compile; for a folder, the file inside.
 
     Raises:
-        InputError: It is neither.
+        InputError: The model is neither an ONNX file nor a module.
     """
     if not isinstance(model, str | Path) or is_module(model) or Path(model).suffix == ".onnx":
         return model
@@ -125,5 +126,5 @@ def _graph_of(model: str | Path | Module) -> str | Path | Module:
     if file.is_file():
         return file
     raise InputError(
-        f"{name_of(model)}: tvm measures ONNX files and PyTorch modules; write one with: chipwise export --to onnx"
+        f"{name_of(model)}: tvm measures only ONNX files and PyTorch modules; write ONNX with chipwise export --to onnx"
     )

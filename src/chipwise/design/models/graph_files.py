@@ -1,4 +1,4 @@
-"""Estimates and explains ONNX files and PyTorch modules of users: by the law, or here by a profile."""
+"""Estimates and explains users' ONNX files and PyTorch modules, by a fitted formula or by profiling on this machine."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from chipwise.predict.graphs.npus import Npu, npu_of
 from chipwise.predict.graphs.pricing import Chip, OpTime, by_sheet, estimate_on, setting_of, timed
 
 PROFILE_S = 900.0  # most seconds of the profiling process
-COPIES = ("ReorderInput", "ReorderOutput")  # between the runtime's layouts
-FITTED_INSTRUCTIONS = "AVX512-VNNI"  # of the core of the fit
+COPIES = ("ReorderInput", "ReorderOutput")  # operators that copy between the runtime's layouts
+FITTED_INSTRUCTIONS = "AVX512-VNNI"  # instruction set of the core that the law was fitted on
 COUNTS = ("batch", "tp", "pp", "ep", "dp")
 
 
 class GraphTable(ResultTable[RunEstimate]):
-    """Estimates of ONNX files or PyTorch modules on several devices: one's fastest first, several's by device."""
+    """Estimates of ONNX files or modules: sorted by time for one model, grouped by device for several models."""
 
 
 Shapes = Mapping[str, Sequence[int]]
@@ -46,17 +46,19 @@ Values = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphQuestion:
-    """A user's graph, and what is asked about it.
+    """A user's graph, with the inputs and settings for which its time is estimated.
 
     Attributes:
-        model: The path of an ONNX file, a PyTorch module, or the name of one; for another model nothing but
-            :meth:`applies` answers.
+        model: The path of an ONNX file, a PyTorch module, or the name of a module. For any other model, only
+            :meth:`applies` may be called.
         inputs: Examples of a module's inputs.
-        shapes: Sizes of open axes, by input or axis; for a module the shapes of its inputs instead of ``inputs``.
-        values: Inputs that are fixed to a value.
-        runtime: The runtime; the law was fitted to ONNX Runtime.
-        weights: The format in which the chip computes. Default: the graph's own.
-        threads: Threads of this machine's runtime.
+        shapes: Maps inputs to their shapes, or open axes (axes without a fixed size) to their sizes. For a module
+            without ``inputs``: maps inputs to their shapes.
+        values: Maps the names of inputs to constants that replace these inputs.
+        runtime: The runtime. It must be ONNX Runtime if times come from the formula for operator times, which was
+            fitted to measurements in ONNX Runtime.
+        weights: The number format in which the chip computes. Default: that of the graph.
+        threads: Threads of the runtime on this machine.
     """
 
     model: object
@@ -71,31 +73,32 @@ class GraphQuestion:
         """Whether the model is an ONNX file or a PyTorch module.
 
         Raises:
-            InputError: ``inputs``, ``shapes`` or ``values`` are given for another model.
+            InputError: The model is something else, but ``inputs``, ``shapes`` or ``values`` are given.
         """
         if is_module(self.model) or (isinstance(self.model, str | Path) and is_onnx(self.model)):
             return True
         if self.inputs is not None or self.shapes is not None or self.values is not None:
             raise InputError(
-                f"inputs, shapes, values: only apply to .onnx files and PyTorch modules, not to {self.name}"
+                f"inputs, shapes, values: only apply to .onnx files and PyTorch modules; leave them out for {self.name}"
             )
         return False
 
     @property
     def name(self) -> str:
-        """The file, the name of the module, or its class."""
+        """The model's name: the path of a file, the name of a module to import, or the class of a module object."""
         return name_of(self.model)
 
     @contextlib.contextmanager
     def opened(self, fixed_to: Path | None = None) -> Iterator[tuple[Graph, ModelFile]]:
-        """The graph and its file, which lasts as long as the context.
+        """Context manager that yields the graph and its ONNX file; the file may be temporary.
 
         Args:
-            fixed_to: A file to write the graph with its axes and values fixed to.
+            fixed_to: Path to which a copy of the graph is written. In the copy, open axes have fixed sizes, and the
+                inputs in ``values`` are constants.
 
         Raises:
-            InputError: The model cannot be read, an axis or input is not given, or a shape or value does not fit.
-            Unsupported: A custom operator.
+            InputError: The model cannot be read, the size of an open axis is missing, or a shape or value does not fit.
+            Unsupported: The graph has a custom operator.
         """
         require("onnxruntime")
         with on_disk(self.model, inputs=self.inputs, shapes=self.shapes, values=self.values) as file:
@@ -103,21 +106,21 @@ class GraphQuestion:
             yield replace(graph, path=file.name), file
 
     def read(self) -> Graph:
-        """The graph; see :meth:`opened`."""
+        """Reads the graph; see :meth:`opened`."""
         with self.opened() as (graph, _):
             return graph
 
     def refuse(self, **others: object) -> None:
-        """Refuses arguments that do not apply to graphs; numbers of chips and requests are 1 unless set.
+        """Refuses arguments that do not apply to graphs. Numbers of chips or requests are accepted if they are 1.
 
         Raises:
-            InputError: One of ``others`` is set.
+            InputError: One of the arguments ``others`` is set.
         """
         for name, value in others.items():
             if value and not (name in COUNTS and value == 1):
                 raise InputError(
-                    f"{name}: does not apply to {self.name}, whose inputs have shapes of their own; give them with "
-                    "shapes (--shape)"
+                    f"{name}: does not apply to {self.name}, whose inputs have their own shapes; give shapes instead "
+                    "(--shape)"
                 )
 
 
@@ -127,22 +130,22 @@ def is_onnx(model: str | Path) -> bool:
 
 
 def estimate_graph(asked: GraphQuestion, device: str | Path | DeviceProfile) -> RunEstimate:
-    """Predicts the time of one pass of a graph by the law of its operators' classes.
+    """Predicts the time of one pass of a graph by a formula for operator times, which was fitted to measurements.
 
     Args:
-        asked: The graph and what is asked.
-        device: A data sheet, or ``here``, whose speeds are measured in a second.
+        asked: The graph, with its inputs and settings.
+        device: A data sheet, or ``here`` for this machine, whose speeds are then measured for about a second.
 
     Raises:
-        InputError: The model cannot be read, an open axis is not given, or a shape or value does not fit.
-        Unsupported: A custom operator, or a chip without a rate for the graph.
+        InputError: The model cannot be read, the size of an open axis is missing, or a shape or value does not fit.
+        Unsupported: The graph has a custom operator, or the chip lacks a rate that the graph needs.
     """
     graph = asked.read()
     return estimate_on(graph, _chip(device, graph, asked))
 
 
 def estimate_graph_on(asked: GraphQuestion, devices: Sequence[str] | str) -> GraphTable:
-    """:func:`estimate_graph` on several devices, or on ``all`` that list a rate for the graph; fastest first."""
+    """Runs :func:`estimate_graph` for several devices, or for all supported ones (``all``); fastest first."""
     graph = asked.read()
     names = datasheet.names() if devices == "all" else [devices] if isinstance(devices, str) else devices
     if not names:
@@ -163,31 +166,32 @@ def estimate_graph_on(asked: GraphQuestion, devices: Sequence[str] | str) -> Gra
 def asked_of_each(
     models: Sequence[str | Path | Module], asked: GraphQuestion, inputs: Inputs | None
 ) -> list[GraphQuestion]:
-    """What is asked about each model if all are ONNX files or modules; empty if none is.
+    """One :class:`GraphQuestion` per model if all models are ONNX files or modules; empty if none is.
 
     Args:
         models: The models.
-        asked: What is asked about all of them.
-        inputs: Examples of the modules' inputs; ``asked.shapes`` are then those of the files.
+        asked: The settings, which are the same for all models.
+        inputs: Examples of the modules' inputs; ``asked.shapes`` then applies to the ONNX files only.
 
     Raises:
-        InputError: Only some are ONNX files or modules, or ``inputs`` or shapes are given for other models.
+        InputError: Some models are ONNX files or modules and others are not; or no model is one of these, but
+            ``inputs`` or shapes are given.
     """
     files = [model for model in models if GraphQuestion(model=model).applies()]
     if files and len(files) < len(models):
         other = next(model for model in models if model not in files)
-        raise InputError(f"models: {other} is no ONNX file or module like {files[0]}; compare models of one kind")
+        raise InputError(f"models: {other} is no ONNX file or module, but {files[0]} is; compare models of one kind")
     modules = [is_module(model) for model in models]
     found = []
     for model, module in zip(models, modules, strict=True):
-        own = inputs if module or not any(modules) else None  # files take shapes alone
+        own = inputs if module or not any(modules) else None  # ONNX files take only shapes
         shapes = None if module and inputs is not None else asked.shapes
         found.append(replace(asked, model=model, inputs=own, shapes=shapes))
     return [each for each in found if each.applies()]
 
 
 def compare_graphs(asked: Sequence[GraphQuestion], devices: Sequence[str] | None) -> GraphTable:
-    """:func:`estimate_graph_on` of several graphs, side by side on each device, the fastest first."""
+    """Runs :func:`estimate_graph_on` for several graphs; rows are grouped by device, fastest graph first."""
     found = [each for one in asked for each in estimate_graph_on(one, "all" if devices is None else devices)]
     order = list(dict.fromkeys(each.device for each in found))
     found.sort(key=lambda each: (order.index(each.device), each.latency_s))
@@ -195,17 +199,17 @@ def compare_graphs(asked: Sequence[GraphQuestion], devices: Sequence[str] | None
 
 
 class GraphRows:
-    """Answers to the rows of a table whose models are ONNX files; each file is read once for its shapes."""
+    """Estimates the rows of a table whose models are ONNX files. A file is read only once for the same shapes."""
 
     def __init__(self) -> None:
         self._graphs: dict[tuple[str, str, str], Graph] = {}
 
     def __call__(self, row: Mapping[str, str]) -> Mapping[str, object] | None:
-        """The answer to a row, or the reason why there is none; None if its model is no ONNX file.
+        """Columns with the estimate for a row, or with the error; None if the row's model is not an ONNX file.
 
-        The columns ``shape`` and ``value`` hold texts as on the command line, with semicolons between them.
+        The columns ``shape`` and ``value`` have the syntax of the command line's options, separated by semicolons.
         """
-        if not is_onnx(file := row.get("model", "")):  # a table names no code to run
+        if not is_onnx(file := row.get("model", "")):  # tables cannot name modules, which would be run
             return None
         key = (file, row.get("shape", ""), row.get("value", ""))
         try:
@@ -225,9 +229,9 @@ class GraphRows:
 
 
 def explain_graph(asked: GraphQuestion, device: str | Path | DeviceProfile) -> GraphExplanation:
-    """Explains where the time of a pass of a graph goes. The arguments are those of :func:`estimate_graph`.
+    """Explains where the time of a graph's pass goes. The arguments are those of :func:`estimate_graph`.
 
-    On this machine the operators are measured, with the axes and values fixed.
+    On this machine, the operators are measured; for other devices, their times are predicted.
     """
     if not is_here(device):
         graph = asked.read()
@@ -274,15 +278,16 @@ def _predicted(found: RunEstimate) -> tuple[str, ...]:
 def measured_operators(
     graph: Graph, chip: Chip, rows: Sequence[Mapping[str, object]], pass_s: float
 ) -> tuple[OpTime, ...]:
-    """Operators with the seconds of a profile, scaled so that their sum is the time of a pass without the profiler.
+    """A profile's operators with their seconds, corrected so that they add up to a pass without the profiler.
 
-    The profiler adds about the same to each node, so what the profile has too much is taken off evenly first.
+    The profiler adds about the same time to every node. This excess is first subtracted evenly from all nodes; then all
+    times are multiplied by one factor.
 
     Args:
         graph: The graph.
         chip: This machine.
-        rows: Nodes of the profile, with ``node``, ``operator`` and ``seconds``.
-        pass_s: Seconds of a pass.
+        rows: The profile's nodes, each with the keys ``node``, ``operator`` and ``seconds``.
+        pass_s: Seconds of a pass without the profiler.
     """
     by_name: dict[str, GraphOp] = {}
     for op in graph.ops:
@@ -317,10 +322,12 @@ def measured_operators(
 
 
 def _chip(device: str | Path | DeviceProfile, graph: Graph, asked: GraphQuestion) -> Chip | Npu:
-    """The chip as the law sees it."""
+    """The chip, with the speeds from which the fitted formula predicts operator times."""
     if not is_here(device):
         if asked.threads != 1:
-            raise InputError("threads: only applies to this machine; name cores, such as core-i7-13700k:4-cores")
+            raise InputError(
+                "threads: only applies to this machine; for others, name cores in the device: core-i7-13700k:4-cores"
+            )
         named = device if isinstance(device, DeviceProfile) else str(device)
         npu = npu_of(named, graph, runtime=asked.runtime, weights=asked.weights)
         if npu is not None:
@@ -331,12 +338,14 @@ def _chip(device: str | Path | DeviceProfile, graph: Graph, asked: GraphQuestion
 
 
 def _own_chip(graph: Graph, asked: GraphQuestion) -> Chip:
-    """This machine as the law sees it; its speeds are measured."""
+    """This machine as a chip; measures the speeds from which the fitted formula predicts operator times."""
     weights, runtime, threads = asked.weights, asked.runtime, asked.threads
     if weights is not None and weights != graph.dtype:
-        raise SpecError(f"this file computes in {graph.dtype} here; chipwise quantize writes others", field="weights")
+        raise SpecError(
+            f"this file computes in {graph.dtype}; convert it to another format with chipwise quantize", field="weights"
+        )
     if runtime_key(runtime) != RUNTIME:
-        raise SpecError(f"files are priced and measured here in {RUNTIME}, not in {runtime}", field="runtime")
+        raise SpecError(f"on this machine, graphs are supported only in {RUNTIME}, not in {runtime}", field="runtime")
     machine, found = detect(), running.probe(threads)
     reference = law().reference
     peak = found.peak("fp32")

@@ -1,4 +1,4 @@
-"""Measures on a device that cannot be reached: packs a kit and imports its results."""
+"""Packs a kit that measures models on a device without network access, and imports the kit's results."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ LOCAL = "local"
 
 @dataclass(frozen=True, repr=False)
 class PackedKit(Result):
-    """A written kit: its folder and contents."""
+    """A kit that was packed: its folder and contents."""
 
     folder: Path
     kit: Kit
     notes: tuple[str, ...] = ()  # what was left out, and why
 
     def headline(self) -> str:
-        """The kit's folder and device."""
+        """Says what was packed, in which folder, and for which device."""
         files = f"{len(self.kit.models)} model{'s' if len(self.kit.models) > 1 else ''}"
         return f"{files} in {self.folder} for {self.kit.device or self.kit.machine or 'any device'}"
 
@@ -71,16 +71,16 @@ class PackedKit(Result):
 
 @dataclass(frozen=True, repr=False)
 class Imported(Result):
-    """Result of an import."""
+    """Result of an import of measurements."""
 
     file: str
     new: int  # measurements that were not in the store before
     measurements: tuple[Measurement, ...] = ()
-    run: Path | None = None  # the run that uses them when it is resumed
+    run: Path | None = None  # the run that stores the measurements and uses them when it is resumed
     notes: tuple[str, ...] = ()
 
     def headline(self) -> str:
-        """Number of measurements, and their run."""
+        """Says how many measurements are new, and to which run they belong."""
         where = "" if self.run is None else f"; stored in {self.run}, continue with: chipwise search … --resume"
         return f"{self.new} new measurement{'' if self.new == 1 else 's'} from {self.file}{where}"
 
@@ -115,32 +115,32 @@ def kit(
     values: Mapping[str, float] | None = None,
     inputs: str | Path | Inputs | None = None,
 ) -> PackedKit:
-    """Packs models, a script and instructions, to copy to another device and measure there.
+    """Packs models, a measuring script and instructions into a folder that the user copies to another device.
 
     The script needs only Python's standard library and the runtime. :func:`import_measurements` reads its results.
 
     Args:
-        source: A run's folder (its winner, reference design and designs of its front are packed), or a model as in
-            :func:`measure`; or several ONNX files and modules.
-        out: Folder to write; ``RUN/kit``, or ``kit-NAME`` for a model, ``kit-files`` for several.
-        device: Name of the device: a data sheet's (``apple-m4``), or any other. Default: the device of the run's
-            target.
-        runtime: ``onnxruntime`` or ``llama.cpp``. Default: the run's own; for a model, by its file type, else
-            onnxruntime.
-        candidates: Maximum number of designs from a run's front, in addition to winner and reference design.
-        threads: Threads of the runtime. Default: the run's own, else 1.
-        batch: Concurrent requests of a model's workload. Default: a winner's own, else 1.
-        prompt: Prompt tokens of a model's workload. Default: a winner's own, else 64.
-        new: New tokens of a model's workload. Default: a winner's own, else 64.
-        weights: Weight format of a model that is built here. Default: fp32.
-        shapes: As in :func:`measure`, for any other ONNX graph or a module. Several files each take those of their own
-            inputs.
+        source: A run's folder (its winner, its reference design and some designs of its Pareto front are packed), a
+            model as in :func:`measure`, or several ONNX files and modules.
+        out: Folder to write. Default: ``RUN/kit`` for a run, ``kit-NAME`` for a model, ``kit-files`` for several files.
+        device: Name of the device: that of a data sheet (``apple-m4``), or any other name. Default: the device of the
+            run's target.
+        runtime: ``onnxruntime`` or ``llama.cpp``. Default: the run's runtime; for a model, the runtime of its file
+            type, else onnxruntime.
+        candidates: Largest number of designs to pack from a run's Pareto front. 0: only winner and reference design.
+        threads: Threads of the runtime. Default: as in the run, else 1.
+        batch: Concurrent requests of a model's workload. Default: for a winner as in its run, else 1.
+        prompt: Prompt tokens of a model's workload. Default: for a winner as in its run, else 64.
+        new: New tokens of a model's workload. Default: for a winner as in its run, else 64.
+        weights: Weight format of a model that is not exported yet. Default: fp32.
+        shapes: As in :func:`measure`, for ONNX graphs of other programs and for modules. If there are several files,
+            each file uses only the shapes whose names are among its inputs.
         values: As in :func:`measure`.
-        inputs: As in :func:`measure`; the data are packed.
+        inputs: As in :func:`measure`; the kit contains these data.
 
     Raises:
         InputError: The source is unknown, or an argument does not apply to it.
-        StudyError: The run has nothing to measure yet.
+        StudyError: The run has no design to measure yet.
         Unsupported: The script cannot measure in this runtime, or the model cannot be exported for it.
     """
     if candidates < 0:
@@ -151,7 +151,7 @@ def kit(
         model_only: dict[str, object] = {"batch": batch, "prompt": prompt, "new": new, "weights": weights}
         model_only |= {"shapes": shapes, "values": values, "inputs": inputs}
         if given := [name for name, value in model_only.items() if value is not None]:
-            raise InputError(f"{', '.join(given)}: is already set by the run {source}; leave it out")
+            raise InputError(f"{', '.join(given)}: the run {source} already sets this; leave it out")
         notes: list[str] = []
         spec, machine = FinishedRun.open(source).spec, None
         if device is None:
@@ -175,7 +175,9 @@ def kit(
     several = len(sources) > 1
     graphs = [is_graph(each, own=own or (several and str(each).endswith(".onnx"))) for each in sources]
     if not sources or (several and (inputs is not None or not all(graphs))):
-        raise InputError("a kit of several models holds ONNX files and modules with made inputs; make one of each")
+        raise InputError(
+            "a kit of several models can contain only ONNX files and modules; pack every other model in its own kit"
+        )
     if all(graphs):
         for each in sources:
             check_graph(each, chosen, {"batch": batch, "prompt": prompt, "new": new, "weights": weights})
@@ -204,14 +206,14 @@ def kit(
 
 
 def _new_folder(out: str | Path | None, name: str) -> Path:
-    """The folder of a kit, which does not exist yet or holds an earlier kit."""
+    """Returns the folder for a kit, after checking that it does not exist yet or contains an earlier kit."""
     folder = Path(out) if out is not None else Path(f"kit-{name or 'model'}")
     check_folder(folder)
     return folder
 
 
 def _copied(path: Path, folder: Path) -> Path:
-    """The file in ``folder``, with its weights beside it."""
+    """Copies a file and its external weights to ``folder``; returns the copy's path."""
     if path.parent != folder:
         folder.mkdir(parents=True, exist_ok=True)
         for file in (path, *(external_files(path) if path.suffix == ".onnx" else ())):
@@ -223,7 +225,7 @@ def _pack_graphs(
     sources: Sequence[str | Path | Module], out: str | Path | None, *, inputs: str | Path | Inputs | None,
     shapes: Mapping[str, Sequence[int]], values: Mapping[str, float],
 ) -> tuple[Path, list[KitModel]]:  # fmt: skip
-    """The kit's folder with graphs that run on data, each of several in a folder of its own; and their entries."""
+    """Writes graphs and their input data to the kit's folder; returns the folder and the kit's entries."""
     several, used, models = len(sources) > 1, set[str](), []
     with contextlib.ExitStack() as room:
         files = []
@@ -234,7 +236,7 @@ def _pack_graphs(
             fixed = {name: value for name, value in values.items() if name in own}
             files.append(room.enter_context(on_disk(source, inputs=inputs, shapes=sizes, values=fixed)))
         if unused := [name for name in (*shapes, *values) if name not in used]:
-            raise InputError(f"{unused[0]}: no file of this kit has such an input")
+            raise InputError(f"{unused[0]}: no model of this kit has an input of this name")
         folder = _new_folder(out, "files" if several else files[0].path.stem)
         for place, file in enumerate(files):
             feed = feed_for(file.path, file.shapes, file.values, file.data)
@@ -247,7 +249,7 @@ def _pack_graphs(
 
 
 def _target_of(device: str, folder: Path) -> tuple[str | None, str | None]:
-    """The name of a run's target and, if it is a single machine, that machine's name."""
+    """The device name of a run's target, and the machine's name if the target is a single machine."""
     if device == LOCAL:
         return None, detect().name
     if device.startswith("ssh:"):
@@ -261,7 +263,7 @@ def _target_of(device: str, folder: Path) -> tuple[str | None, str | None]:
 
 
 def _sheet_name(device: str) -> str:
-    """The name of the device's data sheet, if it has one."""
+    """The name of the device's data sheet; ``device`` itself if there is no data sheet."""
     try:
         return datasheet.load(device).name
     except InputError:
@@ -269,7 +271,7 @@ def _sheet_name(device: str) -> str:
 
 
 def _gpu_layers(device: str | None) -> int:
-    """Returns llama.cpp's number of GPU layers: all if it should use the device's GPU, else none."""
+    """llama.cpp's number of GPU layers: -1 (all) if llama.cpp uses the device's GPU, else 0."""
     try:
         return -1 if device is not None and part_of(datasheet.load(device), "llama.cpp") == "gpu" else 0
     except InputError:
@@ -284,30 +286,30 @@ def import_measurements(
     device: str | None = None,
     weights: str | None = None,
 ) -> Imported:
-    """Adds measurements made elsewhere to the store: a kit's results, llama-bench JSON, or exported lines.
+    """Adds measurements of other machines to the store: a kit's results, llama-bench's JSON, or exported measurements.
 
-    Results of a run's kit are also stored in the run, which uses them when it is resumed.
+    Results of a run's kit are also stored in the run's folder; the run uses them when it is resumed.
 
     Args:
         file: ``kit-results.json``, the output of ``llama-bench -o json`` (or ``jsonl``), or a file written by
             ``chipwise measurements export``.
-        run: The run's folder. Default: where it was when its kit was packed.
-        model: llama-bench: the model that was measured (a GGUF file, a known name, a spec).
-        device: llama-bench: the device's name. Default: the processor or GPU that the file names.
-        weights: llama-bench: the weight format, if ``model`` is not a file and the results do not state it.
+        run: The run's folder. Default: the folder from which the kit was packed.
+        model: For llama-bench: the model that was measured (a GGUF file, a known name, a spec).
+        device: For llama-bench: the device's name. Default: the processor or GPU that the file states.
+        weights: For llama-bench: the weight format, if ``model`` is not a file and the results do not state it.
 
     Raises:
-        SpecError: The file is damaged or incomplete, was measured on another machine than stated, belongs to another
-            run, or is older than the model. Nothing is added then.
+        SpecError: The file is damaged or incomplete, was measured on a different machine from the one it names, belongs
+            to another run, or is older than the model. In this case nothing is added.
     """
     text, name = read_text(file), str(file)
     bench = is_llama_bench(text)
     if not bench and (given := [n for n, v in {"model": model, "device": device, "weights": weights}.items() if v]):
-        raise InputError(f"{', '.join(given)}: only applies to llama-bench JSON; {name} states it")
+        raise InputError(f"{', '.join(given)}: applies only to JSON of llama-bench, which {name} is not; leave it out")
     if bench:
         if run is not None:
             raise InputError(
-                f"run: {name} is output of llama-bench and cannot be assigned to a run; pack a kit of the run"
+                f"run: {name} is output of llama-bench, which belongs to no run; pack a kit of the run instead"
             )
         return _import_bench(name, model, device, weights)
     if is_kit(text):
@@ -315,11 +317,11 @@ def import_measurements(
     if _is_half_a_kit(text):
         parse_whole(text, name=name)
     if run is not None:
-        raise InputError(f"run: {name} holds no results of a kit")
+        raise InputError(f"run: {name} contains no results of a kit; leave run out")
     if not text.lstrip().startswith("{") and "," in text.partition("\n")[0]:
         raise SpecError(
-            f"is a table without samples of single measurements; to teach a machine from it: chipwise teach NAME "
-            f"--from {file} --base SHEET",
+            f"cannot be imported, because it has no individual samples; create a machine from it with: chipwise teach "
+            f"NAME --from {file} --base SHEET",
             file=name,
         )
     new = MeasurementStore().import_(file)
@@ -327,12 +329,12 @@ def import_measurements(
 
 
 def _known(count: int) -> tuple[str, ...]:
-    """Text on measurements that were already in the store."""
+    """A note on how many measurements were already in the store; empty if none were."""
     return (f"{counted(count, 'measurement')} {'was' if count == 1 else 'were'} already stored",) if count else ()
 
 
 def _is_half_a_kit(text: str) -> bool:
-    """Whether the file is one (perhaps incomplete) JSON value over several lines, not JSON lines."""
+    """Whether the text begins as a JSON object but is cut off, as in an incomplete copy of a kit's results."""
     return text.lstrip().startswith("{") and not text.rstrip().endswith("}")
 
 
@@ -345,7 +347,7 @@ def _import_kit(name: str, run: str | Path | None) -> Imported:
         file_results(home, name, on_note=notes.append)
     elif results.kit.run is not None:
         notes.append(
-            f"the run {results.kit.run.name} is not in {results.kit.run.folder}; name its folder with --run FOLDER"
+            f"the run {results.kit.run.name} is no longer in {results.kit.run.folder}; give its folder: --run FOLDER"
         )
     store, new, found, longest = MeasurementStore(), 0, [], results.longest()
     for model, measurement in results.measurements():
@@ -354,7 +356,7 @@ def _import_kit(name: str, run: str | Path | None) -> Imported:
         design = model.known_design(file=name)
         new += sum(_add(store, one, design, source=f"{IMPORTED}kit of {results.kit.name}") for one in taken)
     if not found:
-        raise SpecError(f"nothing was measured: {'; '.join(notes) or 'the script was stopped at once'}", file=name)
+        raise SpecError(f"contains no measurement: {'; '.join(notes) or 'the script was stopped early'}", file=name)
     return Imported(name, new, tuple(found), home, (*notes, *_known(len(found) - new)))
 
 
@@ -362,8 +364,8 @@ def _import_bench(name: str, model: str | Path | None, device: str | None, weigh
     tests = read_llama_bench(name)
     if model is None:
         raise InputError(
-            f"{name} is from llama-bench and names only a file ({tests[0].model_filename}); say which model it is "
-            f"with --model: a GGUF file, a known name, a spec"
+            f"{name} is output of llama-bench, which names only the file {tests[0].model_filename}; "
+            f"say which model it is with --model: a GGUF file, a known name, a spec"
         )
     design = design_of_model(str(model), weights=weights or format_of(tests[0]))
     found = measurements_of(tests, design, device=device, file=name)

@@ -45,38 +45,44 @@ from chipwise.predict.served.tails import TAILS
 PROFILE_S = 600.0  # most seconds of the profiling process
 ONE_PASS = Workload(prompt_tokens=1, new_tokens=1)
 Interval = tuple[float, float | None, float | None]
-"""A value and the bounds of its interval; None for an unknown bound."""
+"""A value and the bounds of its interval; an unknown bound is None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Separate:
-    """A graph whose grouped products (of many experts, of grouped convolutions) run one by one: median seconds."""
+    """Median seconds of a graph in which every grouped product is split into one operator per group.
+
+    Grouped products are those of experts, and grouped convolutions.
+    """
 
     groups: int  # grouped products of the graph
     operators: int
     seconds: float
-    slower: Interval  # its time over that of the graph as it is, in passes in turns, with its 90 % interval
+    slower: Interval  # time relative to the unchanged graph, in alternating passes, with its 90 % interval
 
 
 FILES = {".onnx": "onnxruntime", ".gguf": "llama.cpp", ".pte": "executorch", ".tflite": "litert"}
-"""Exported files that are measured as they are, with the runtime of each unless another is named."""
+"""Suffixes of files that can be measured without an export, each with its default runtime."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fusions:
-    """A graph with the runtime's optimisations, mostly fused operators, and without: operators, median seconds."""
+    """Number of operators and median seconds of a graph, with and without the runtime's optimisations.
+
+    Most of these optimisations are fusions of operators.
+    """
 
     operators: int
     operators_without: int
     seconds: float
     seconds_without: float
-    slower: Interval  # ratio of the two in passes in turns, with its 90 % interval
+    slower: Interval  # ratio of the two times in alternating passes, with its 90 % interval
     separate: Separate | None = later(None)  # noqa: RUF009  (if it has grouped products)
 
 
 @dataclass(frozen=True, repr=False)
 class Measured(Result):
-    """A measurement, its prediction, and the limits that apply to it."""
+    """A measurement, with its prediction and the limits that apply to it."""
 
     measurement: Measurement
     metrics: dict[str, float]
@@ -85,13 +91,13 @@ class Measured(Result):
     limits: tuple[Constraint, ...] = ()
     used: Efficiency | None = None  # MFU and MBU, if the machine's peaks and the design are known
     sustained: Sustained | None = None
-    thermal_kept: bool = False  # whether it was stored in this machine's profile
+    thermal_kept: bool = False  # whether the slowdown under load was stored in this machine's profile
     notes: tuple[str, ...] = later(())
-    profile: tuple[Mapping[str, object], ...] = later(())  # operators by time, if asked for
-    fusions: Fusions | None = later(None)  # noqa: RUF009  (beside ``profile``)
+    profile: tuple[Mapping[str, object], ...] = later(())  # operators by time, if a profile was requested
+    fusions: Fusions | None = later(None)  # noqa: RUF009  (given with ``profile``)
 
     def headline(self) -> str:
-        """The model, the runtime and device, and whether the machine was quiet."""
+        """Says what was measured and where, and whether the measurement is clean (the machine was quiet)."""
         found = self.measurement
         quiet = "clean" if found.clean else "not clean"
         return f"{found.name} in {found.runtime} on {found.device}, {quiet}"
@@ -133,25 +139,27 @@ def measure(
 
     Args:
         model: A winner's folder, an exported file (``.onnx``, ``.gguf``, ``.pte``, ``.tflite``), a Hugging Face folder
-            or ``config.json``, a spec file, or a known name. Models without weights are measured with random ones. Also
-            any other ONNX file, a PyTorch module, or the name of one, ``package.module:build`` or ``file.py:build``,
-            which is imported.
-        runtime: The runtime to measure in. Default: that of the exported file, else ONNX Runtime.
-        threads: Threads of the runtime. Default: the run's own for a winner, else 1.
-        batch: Concurrent requests. Default: the run's own for a winner, else 1.
-        prompt: Prompt tokens. Default: the run's own for a winner, else 64.
-        new: New tokens. Default: the run's own for a winner, else 64.
-        weights: Weight format of a model that is built here. Default: fp32.
-        sustained_s: Run without a pause for this many seconds and fit how speed decays.
+            or ``config.json``, a spec file, or a known name. Models without weights are measured with random weights.
+            The model may also be an ONNX file of another program, a PyTorch module, or the name of a module to import
+            (``package.module:build`` or ``file.py:build``).
+        runtime: The runtime to measure in. Default: the runtime of the exported file, else ONNX Runtime.
+        threads: Threads of the runtime. Default: for a winner as in its run, else 1.
+        batch: Concurrent requests. Default: for a winner as in its run, else 1.
+        prompt: Prompt tokens. Default: for a winner as in its run, else 64.
+        new: New tokens. Default: for a winner as in its run, else 64.
+        weights: Weight format of a model that is not exported yet. Default: fp32.
+        sustained_s: Seconds to run without a pause, to fit how the speed falls under load.
         ambient_c: Temperature of the surroundings in degrees Celsius, stored with a sustained measurement.
         remote: ``user@host`` of a machine with Python, numpy and the runtime.
         keep: Whether to save the result to the measurement store.
-        shapes: Any other ONNX graph: shapes of inputs with open axes. An open first axis is 1 unless given. A module:
-            the shapes of its arguments.
-        values: Any other ONNX graph: values that fill whole inputs. A module: also arguments that are numbers.
-        inputs: Any other ONNX graph: a ``.npz`` file with an array for each input. Default: random numbers, indices
-            within their tables, masks of ones. A module: such a file, or its arguments, as ``(x,)`` or by name.
-        profile: Also measure the operators of an ONNX graph, and passes without the runtime's fusions.
+        shapes: For an ONNX file of another program: shapes of inputs that have open axes (axes without a fixed size).
+            An open first axis is 1 by default. For a module: the shapes of its arguments.
+        values: For an ONNX file of another program: maps the names of inputs to constants; each constant fills its
+            whole input. For a module: also the values of arguments that are numbers.
+        inputs: For an ONNX file of another program: a ``.npz`` file with an array for each input. Default: random
+            numbers, random indices that are valid for their tables, and masks of ones. For a module: such a file, or
+            the module's arguments as a tuple or by name.
+        profile: Whether to also measure each operator of an ONNX graph, and passes without the runtime's fusions.
 
     Raises:
         InputError: The model is unknown or does not fit in memory, or an argument is out of range.
@@ -166,7 +174,7 @@ def measure(
     text_only |= {"remote": remote, "sustained_s": sustained_s, "ambient_c": ambient_c}
     if ambient_c is not None:
         if sustained_s is None:
-            raise SpecError("is for a sustained measurement; give sustained_s, too", field="ambient")
+            raise SpecError("only applies to a sustained measurement; set sustained_s too", field="ambient")
         ambient_of(ambient_c)
     own = shapes is not None or values is not None or inputs is not None or profile
     if (weights is None or is_module(model)) and is_graph(model, own=own):
@@ -209,7 +217,10 @@ def measure(
 
 
 def _beside_promises(found: Measured, winner: WinnerFile) -> Measured:
-    """A winner's measurement with its promises and limits; only those on requests of one size, if its prompts vary."""
+    """Adds a winner's predictions and limits to its measurement.
+
+    If prompts vary in length, predictions and limits for P99s and memory are left out.
+    """
     asked = {*winner.promised, *(limit.metric for limit in winner.limits)}
     found = replace(found, metrics=with_gaps(found.metrics, asked))
     if winner.prompt_p99 is None:
@@ -217,8 +228,8 @@ def _beside_promises(found: Measured, winner: WinnerFile) -> Measured:
     vary = {*TAILS, "peak_memory"}
     usual = winner.workload.prompt_tokens
     note = (
-        f"the winner's P99s and memory hold over prompts of {usual:,} to {winner.prompt_p99:,} tokens; these are "
-        f"all of {usual:,}; measure the longer, too: --prompt {winner.prompt_p99}"
+        f"the winner's P99s and memory were predicted for prompts of {usual:,} to {winner.prompt_p99:,} tokens, "
+        f"but all measured prompts have {usual:,}; measure the longer ones too: --prompt {winner.prompt_p99}"
     )
     return replace(
         found,
@@ -241,7 +252,7 @@ def timed(
     keep: bool = True,
     options: Mapping[str, object] | None = None,
 ) -> Measured:
-    """Measures the file at ``path``; adds the prediction for ``design`` if both it and a profile are known.
+    """Measures the file ``path``; adds a prediction if ``design`` is given and this machine is calibrated.
 
     Raises:
         MeasurementError: The model cannot be loaded or run.
@@ -282,10 +293,10 @@ def timed(
 
 
 def is_graph(model: str | Path | Module, *, own: bool) -> bool:
-    """Whether ``model`` is a module or an ONNX graph that is run on data for its inputs, ``own`` ones or made ones.
+    """Whether ``model`` is a module, or an ONNX graph that is measured on arrays for its inputs, not on tokens.
 
     Raises:
-        InputError: It is neither, and data are given.
+        InputError: The model is something else, but ``own`` is true: the user gave data for its inputs.
     """
     if not isinstance(model, str | Path) or is_module(model):
         return True
@@ -299,25 +310,25 @@ def is_graph(model: str | Path | Module, *, own: bool) -> bool:
 
 
 def check_graph(model: object, runtime: str | None, refused: Mapping[str, object]) -> None:
-    """Checks the request for an ONNX graph or a module that is run on data.
+    """Checks the arguments for measuring an ONNX graph or a module on data for its own inputs.
 
     Raises:
-        InputError: An argument of ``refused`` is given, or the runtime runs no such graphs.
+        InputError: An argument in ``refused`` is given, or the runtime is not ONNX Runtime.
     """
     if given := [name for name, value in refused.items() if value is not None]:
         raise InputError(
-            f"{', '.join(given)}: does not apply to {name_of(model)}, whose inputs have shapes of their own; give them "
-            "with shapes (--shape)"
+            f"{', '.join(given)}: does not apply to {name_of(model)}, whose inputs have their own shapes; give shapes "
+            "instead (--shape)"
         )
     if runtime not in (None, "onnxruntime"):
         raise InputError(
-            f"{name_of(model)}: graphs with inputs of their own are measured in onnxruntime, not {runtime}; "
-            "tvm compiles them first: measure_compiled (--runtime tvm)"
+            f"{name_of(model)}: graphs with their own inputs are measured in onnxruntime, not {runtime}; "
+            "to compile them with tvm first, use measure_compiled (--runtime tvm)"
         )
 
 
 def _measure_graph(path: Path, feed: Feed, *, threads: int, keep: bool, profile: bool) -> Measured:
-    """Measures an ONNX graph on ``feed``; its operators too, if ``profile``."""
+    """Measures an ONNX graph on the inputs ``feed``; with ``profile``, measures its operators too."""
     with tempfile.TemporaryDirectory() as room:
         file = Path(room) / "feed.npz"
         write_arrays(file, feed)
@@ -338,7 +349,7 @@ def _measure_graph(path: Path, feed: Feed, *, threads: int, keep: bool, profile:
 
 
 def _saturated(path: Path, found: Measurement) -> tuple[str, ...]:
-    """A note if the file's int8 products saturate on the processor that measured it."""
+    """A note if the file's int8 matrix products overflow (saturate) on this processor; empty if they do not."""
     if found.runtime != "onnxruntime" or path.suffix != ".onnx" or found.instructions not in SATURATING:
         return ()
     from chipwise.deploy.export.saturation import saturates  # onnx
@@ -346,8 +357,8 @@ def _saturated(path: Path, found: Measurement) -> tuple[str, ...]:
     if not saturates(path):
         return ()
     return (
-        f"int8 weights of this file use the full range, so its outputs are wrong on this processor "
-        f"({found.instructions}); export it again",
+        "the int8 weights of this file use the full range, and products saturate on this processor "
+        f"({found.instructions}), so the outputs are wrong; export the file again",
     )
 
 
@@ -359,12 +370,12 @@ def _used(design: Design, found: Measurement, profile: MachineProfile) -> Effici
 
 
 def runtime_of(model: str) -> str:
-    """The default runtime for measuring a model."""
+    """The default runtime in which to measure a model."""
     return FILES.get(Path(model).suffix, "onnxruntime")
 
 
 def usual_request(model: str, *, batch: int | None, prompt: int | None, new: int | None) -> tuple[Workload, int]:
-    """The workload and number of threads to measure with; defaults come from a winner's run."""
+    """The workload and the number of threads for a measurement; defaults are those of a winner's run."""
     winner = read_winner(Path(model))
     usual = winner.workload if winner is not None else Workload()
     workload = Workload(
@@ -376,7 +387,9 @@ def usual_request(model: str, *, batch: int | None, prompt: int | None, new: int
 
 
 def design_of_model(model: str, *, weights: str | None) -> Design:
-    """The design of a GGUF file, a winner's folder, or a spec, config or known name in the format ``weights``.
+    """The design of a GGUF file, a winner's folder, a spec, a config or a known name.
+
+    ``weights`` is the weight format for a spec, config or known name; files and winners have their own formats.
 
     Raises:
         InputError: The model or its weight format is unknown.
@@ -387,7 +400,7 @@ def design_of_model(model: str, *, weights: str | None) -> Design:
     if (winner := read_winner(Path(model))) is not None:
         return winner.design
     if weights is None:
-        raise InputError(f"{model}: state the weight format that was measured, with weights (--weights q4_k_m)")
+        raise InputError(f"{model}: say in which weight format the model was measured: weights (--weights q4_k_m)")
     return Design(arch=resolve(model), weights=weights)
 
 
@@ -400,18 +413,18 @@ def exported_file(
     workload: Workload,
     external_data: bool = False,
 ) -> tuple[Path, Design | None]:
-    """The file to measure, in the format of ``runtime``, and its design if known. New files are written to ``room``.
+    """The file to measure in ``runtime``, exported to the folder ``room`` if needed, and its design if known.
 
-    ``external_data``: whether a model of more than 2 GiB may be written as two files, see ``export_for``.
+    ``external_data`` allows an export of more than 2 GiB, which becomes two files; see ``export_for``.
     """
     folder, wanted = Path(model), suffix_of(runtime)
     if folder.suffix in FILES:
         if not folder.is_file():
             raise SpecError("there is no such file", file=model)
         if folder.suffix != wanted:
-            raise InputError(f"{model}: {runtime} runs {wanted} files; give --runtime one that runs {folder.suffix}")
+            raise InputError(f"{model}: {runtime} runs only {wanted} files; use a --runtime for {folder.suffix} files")
         _same_weights(model, None, weights)
-        return folder, _design_inside(folder)
+        return folder, design_inside(folder)
     if (winner := read_winner(folder)) is not None:
         design = winner.design
         _same_weights(model, design.weights, weights)
@@ -426,7 +439,7 @@ def exported_file(
     asked = workload.prompt_tokens if _encodes_text(arch) else workload.total_tokens
     if arch.context is not None and asked > arch.context:
         raise InputError(
-            f"{model} has {arch.context} positions; --prompt {workload.prompt_tokens} and --new "
+            f"{model} has only {arch.context} positions, but --prompt {workload.prompt_tokens} and --new "
             f"{workload.new_tokens} need {workload.total_tokens}"
         )
     require_built(arch, work="measured")
@@ -436,20 +449,20 @@ def exported_file(
 
 
 def _encodes_text(arch: ArchSpec) -> bool:
-    """Whether a model reads tokens and generates none; machine profiles cannot price such models."""
+    """Whether a model reads text but generates none; machine profiles cannot predict such models."""
     return arch.context is not None and not arch.causal
 
 
 def _check_header(file: Path) -> None:
-    """Checks that a file of weights starts like safetensors: the length of a JSON header, then the header.
+    """Checks that a weights file starts as safetensors files do: with the header's length, then a JSON header.
 
-    Measuring does not read these weights, but a broken file should still be reported.
+    Measuring does not read these weights, but a damaged file should be reported anyway.
 
     Raises:
-        SpecError: The file is something else, such as a pickle.
+        SpecError: The file is not safetensors, for example a pickle.
     """
     if not file.is_file():
-        raise SpecError("is no file", file=str(file))
+        raise SpecError("is a folder or does not exist; it should be a safetensors file", file=str(file))
     with file.open("rb") as opened:
         start = opened.read(9)
     if len(start) < 9 or int.from_bytes(start[:8], "little") > file.stat().st_size - 8 or start[8:] != b"{":
@@ -457,25 +470,22 @@ def _check_header(file: Path) -> None:
 
 
 def _same_weights(model: str, exported: object, wanted: str | None) -> None:
-    """Checks that an exported model has the wanted weight format."""
+    """Checks that an already exported model has the requested weight format."""
     if wanted is not None and wanted != exported:
         kind = "" if exported is None else f" in {exported}"
-        raise InputError(f"{model}: is already exported{kind}; --weights only applies to models that are built here")
+        raise InputError(f"{model}: is already exported{kind}; --weights applies only to models not yet exported")
 
 
-def _design_inside(path: Path) -> Design | None:
-    """The design of a GGUF file, if it can be priced."""
-    if path.suffix != ".gguf":
-        return None
-
+def design_inside(path: Path) -> Design | None:
+    """The design of a GGUF file; None for other files and for architectures that chipwise does not support."""
     try:
-        return read_design(path)
+        return read_design(path) if path.suffix == ".gguf" else None
     except Unsupported:
         return None
 
 
 def predict(design: Design, workload: Workload, *, runtime: str, threads: int) -> CostEstimate | None:
-    """The prediction of this machine's own profile, or None if it was not calibrated in this runtime."""
+    """Predicts a model's metrics from this machine's profile; None if the machine is not calibrated in this runtime."""
     profile = saved_profile(kept_as(runtime, kind_of(design.arch)), threads)
     if profile is None:
         return None

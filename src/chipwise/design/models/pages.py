@@ -1,4 +1,4 @@
-"""Measures a model in the browsers that open an address, such as those of phones, and stores what they measured."""
+"""Serves a page that measures a model in any browser that opens it, such as on a phone; stores the measurements."""
 
 from __future__ import annotations
 
@@ -32,27 +32,28 @@ def measure_pages(
     on_open: Callable[[str, str], object] = lambda address, code: None,
     on_result: Callable[[str, Measurement | ChipwiseError], object] = lambda machine, found: None,
 ) -> list[Measurement]:
-    """Measures a model in ONNX Runtime Web or wllama in every page that opens this machine's address.
+    """Serves a page that measures a model in the browser (in ONNX Runtime Web or wllama), and collects the results.
 
     Args:
         model: As for :func:`measure`.
-        listen: Where to listen: ``0.0.0.0:8000`` for phones in the same network, ``127.0.0.1:8000`` for this machine
-            alone, or for a phone on a cable (``adb reverse tcp:8000 tcp:8000``).
+        listen: Address to listen on: ``0.0.0.0:8000`` for phones in the same network; ``127.0.0.1:8000`` for this
+            machine alone, or for a phone on a cable (``adb reverse tcp:8000 tcp:8000``).
         runtime: ``browser`` (ONNX Runtime Web) or ``wllama`` (llama.cpp). Default: wllama for GGUF files, else browser.
-        threads: Threads of the runtime. Default: the run's own for a winner, else 1. More need https or localhost.
-        batch: Concurrent requests. Default: the run's own for a winner, else 1.
-        prompt: Prompt tokens. Default: the run's own for a winner, else 64.
-        new: New tokens. Default: the run's own for a winner, else 64.
-        weights: Weight format of a model that is built here. Default: fp32.
-        keep: Whether to save results to the measurement store, under the other machine's name.
-        count: Return after this many pages. Default: after Ctrl-C.
-        on_open: Called with the address, and with its QR code as text (empty without the package segno).
-        on_result: Called with each page's machine and measurement, or with the reason why there is none.
+        threads: Threads of the runtime. Default: if the model is a winner, as in its run; else 1. More than 1 thread
+            needs https or localhost.
+        batch: Concurrent requests. Default: if the model is a winner, as in its run; else 1.
+        prompt: Prompt tokens. Default: if the model is a winner, as in its run; else 64.
+        new: New tokens. Default: if the model is a winner, as in its run; else 64.
+        weights: Weight format of a model that is not exported yet. Default: fp32.
+        keep: Whether to save the results to the measurement store, under the name of the browser's machine.
+        count: Number of pages to wait for before returning. Default: return only after Ctrl-C.
+        on_open: Called with the address and its QR code as text (empty if segno is not installed).
+        on_result: Called for each page with its machine, and with the measurement or the reason why there is none.
 
     Raises:
-        InputError: The model is unknown, or ``listen`` is no address that can be used.
-        UnknownName: ``runtime`` runs in no page.
-        Unreachable: The runtime's package is not in the cache and cannot be fetched.
+        InputError: The model is unknown, or ``listen`` is not an address that can be used.
+        UnknownName: ``runtime`` is not a runtime for browsers.
+        Unreachable: The runtime's package is not in the cache and cannot be downloaded.
     """
     runtime = runtime or ("wllama" if Path(model).suffix == ".gguf" else "browser")
     if runtime not in ENGINES:
@@ -88,7 +89,7 @@ def qr_code(text: str) -> str:
     """A QR code of ``text`` in block characters; empty if segno is not installed."""
     try:
         import segno
-    except ImportError:  # the extra ``phone``: without it, only the address is shown
+    except ImportError:  # segno comes with the extra ``phone``; without it, only the address is shown
         return ""
     drawn = io.StringIO()
     segno.make(text, error="l").terminal(drawn, compact=True, border=2)

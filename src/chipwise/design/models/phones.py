@@ -1,4 +1,4 @@
-"""Measures a model on an Android phone on a cable, and stores what was measured."""
+"""Measures a model on an Android phone connected by cable, and stores the measurement."""
 
 from __future__ import annotations
 
@@ -38,41 +38,42 @@ def measure_phone(
     on_progress: Callable[[str, int, int], object] = lambda stage, done, total: None,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Measurement:
-    """Measures a decoder with llama.cpp on an Android phone that ``adb`` reaches; nothing is installed there.
+    """Measures a decoder with llama.cpp on an Android phone connected with ``adb``; nothing stays on the phone.
 
-    The phone cools down before each round; a round times a small reference model, then the model. If the cable is
-    unplugged, the same call goes on with the round that is missing. Temperatures, clocks and charge before and after
-    each round are in the measurement's ``environment``.
+    The phone cools down before each round. A round times a small reference model, then the model. After an
+    interruption, such as an unplugged cable, calling the function again measures the missing rounds. The measurement's
+    ``environment`` has temperatures, clock rates and battery charge before and after each round.
 
     Args:
-        model: As for :func:`measure`; written as a GGUF file if it is none.
+        model: As for :func:`measure`; exported as a GGUF file if it is not one already.
         program: llama.cpp's ``llama-bench``, built for Android.
-        serial: The phone's serial number. Default: the one that is connected.
-        rounds: Number of rounds; each gives one sample of TTFT and one of TPOT, a mean over all new tokens.
-        cool_c: A round begins when the battery is at most this warm, in °C, or after a quarter of an hour; the
-            measurement is not clean then.
-        threads: Threads of the runtime. Default: a winner's own, else 1.
-        prompt: Prompt tokens. Default: a winner's own, else 64.
-        new: New tokens. Default: a winner's own, else 64.
-        weights: Weight format of a model that is built here. Default: fp32.
-        keep: Whether to save the result to the measurement store, under the phone's chip or model.
-        on_progress: Called with what is done, and with finished and all rounds.
-        sleep: Waits for that many seconds.
+        serial: The phone's serial number; needed only if several phones are connected.
+        rounds: Number of rounds. Each round gives one sample of TTFT and one sample of TPOT, which is a mean over all
+            new tokens.
+        cool_c: Highest battery temperature in °C at which a round begins. After waiting for a quarter of an hour it
+            begins anyway, but the measurement is then marked as not clean.
+        threads: Threads of the runtime. Default: for a winner as in its run, else 1.
+        prompt: Prompt tokens. Default: for a winner as in its run, else 64.
+        new: New tokens. Default: for a winner as in its run, else 64.
+        weights: Weight format of a model that is not exported yet. Default: fp32.
+        keep: Whether to save the result to the measurement store, under the name of the phone's chip or of the phone.
+        on_progress: Called with the current activity, the number of finished rounds, and the number of all rounds.
+        sleep: Function that waits for a number of seconds.
 
     Raises:
         InputError: An argument is wrong, or several phones are connected.
         Unreachable: No phone is connected, or the connection was lost.
-        MeasurementError: The phone's storage is full, or the program fails there.
+        MeasurementError: The phone's storage is full, or llama-bench fails on the phone.
     """
     if not Path(program).is_file():
-        raise InputError(f"{program}: there is no such file; build llama.cpp's llama-bench for Android, or download it")
+        raise InputError(f"{program}: there is no such file; build or download llama.cpp's llama-bench for Android")
     if rounds < 1:
         raise InputError(f"rounds: must be at least 1, not {rounds}")
     if not 0 < cool_c <= MOST_COOL_C:
         raise InputError(f"cool_c: must be above 0 and at most {MOST_COOL_C:g} °C, not {cool_c:g}")
     workload, usual_threads = usual_request(str(model), batch=None, prompt=prompt, new=new)
     if workload.new_tokens < 2:
-        raise InputError("new: must be at least 2, since the first token belongs to the prompt")
+        raise InputError("new: must be at least 2, because the first new token counts as part of the prefill")
     bench = Bench(
         program=Path(program),
         prompt=workload.prompt_tokens,
@@ -115,7 +116,7 @@ def measure_phone(
 
 
 def _together(texts: list[object], *, name: str) -> list[BenchTest]:
-    """The tests of all rounds, one for each pair of lengths, with a sample of each round."""
+    """Merges the tests of all rounds: each test then has the samples of all rounds."""
     rounds = [parse_llama_bench(str(text), name=name) for text in texts]
     first = rounds[0]
     samples = [tuple(sample for each in rounds for sample in each[i].samples_ns) for i in range(len(first))]
@@ -123,8 +124,8 @@ def _together(texts: list[object], *, name: str) -> list[BenchTest]:
 
 
 def _reasons(rounds: list[Mapping[str, object]], references: list[BenchTest], cool_c: float) -> Iterator[str]:
-    """Why the measurement is not clean."""
+    """The reasons why the measurement is not clean."""
     if warm := [str(number) for number, item in enumerate(rounds, start=1) if not item["cool"]]:
-        yield f"round {', '.join(warm)} began with the battery warmer than {cool_c:g} °C, or of unknown temperature"
+        yield f"round {', '.join(warm)} began with the battery warmer than {cool_c:g} °C, or at an unknown temperature"
     spreads = [wide for test in references if (wide := spread(test.samples_ns)) is not None]
     yield from judge({"reference_spread": max(spreads, default=None)}).reasons

@@ -1,4 +1,4 @@
-"""Makes this machine, with its calibrated profile, usable as a device in commands that read data sheets."""
+"""Lets commands that expect a data sheet use this machine's calibrated profile instead."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = ("here", "local")  # names of this machine in --device
 
 
 def require_sheet(device: object, what: str, *, such: str = "h100-sxm") -> None:
-    """Refuses this machine as ``device`` if only data sheets work.
+    """Checks that ``device`` is not this machine, for commands that work only with data sheets.
 
     Raises:
         Unsupported: ``device`` is this machine.
@@ -35,26 +35,29 @@ def require_sheet(device: object, what: str, *, such: str = "h100-sxm") -> None:
 
 
 def is_here(device: object) -> bool:
-    """Whether a device's name means this machine."""
+    """Whether ``device`` names this machine."""
     return isinstance(device, str) and device.lower() in NAMES
 
 
 def weights_here(model: str | ArchSpec, named: str | None) -> str | None:
-    """The named format; by default, and for ``own``, the format of a winner's folder; None for anything else."""
+    """The weight format ``named``.
+
+    If ``named`` is None or ``own``, returns a winner's own format, or None for a model that is not a winner.
+    """
     return weights_of_winner(model) if named in (None, OWN) else named
 
 
 def weights_of_winner(model: str | ArchSpec) -> str | None:
-    """The weight format of a winner's folder; None for anything else."""
+    """A winner's weight format; None if the model is not a winner's folder."""
     winner = read_winner(Path(model)) if isinstance(model, str) else None
     return None if winner is None else winner.design.weights
 
 
 def profile_here(runtime: str, threads: int = 1, *, kind: str = "") -> MachineProfile:
-    """This machine's profile for language models, or for those of ``kind``: ``images``, ``ranking`` or ``sounds``.
+    """This machine's profile for language models, or for the ``kind`` ``images``, ``ranking`` or ``sounds``.
 
     Raises:
-        InputError: There is no such profile.
+        InputError: This machine was not calibrated for this kind, runtime and number of threads.
     """
     if threads < 1:
         raise InputError(f"threads: must be at least 1, not {threads}")
@@ -68,14 +71,14 @@ def profile_here(runtime: str, threads: int = 1, *, kind: str = "") -> MachinePr
 
 
 def kind_of(*models: str | Path | ArchSpec) -> str:
-    """The profile that the models need: ``images``, ``ranking`` or ``sounds``; empty for text, and for several."""
+    """The kind of profile that models need: ``images``, ``ranking`` or ``sounds``; empty for text or mixed kinds."""
     archs = [model if isinstance(model, ArchSpec) else resolve(model) for model in models]
     kinds = {arch.first_stem.calibration for arch in archs}
     return kinds.pop() if len(kinds) == 1 else ""
 
 
 def estimate_on(request: Request, *, hypothetical: bool = False) -> CostEstimate:
-    """Estimates a request on its device, which may be this machine; ``hypothetical`` as :func:`chipwise.estimate`."""
+    """Estimates a request on its device or on this machine; for ``hypothetical`` see :func:`chipwise.estimate`."""
     if is_here(request.device):
         return estimate_here(request)
     found = estimate(request, hypothetical=hypothetical)
@@ -83,10 +86,10 @@ def estimate_on(request: Request, *, hypothetical: bool = False) -> CostEstimate
 
 
 def estimate_here(request: Request) -> CostEstimate:
-    """Estimates a request on this machine with one thread, by its calibration in the runtime (``onnxruntime``).
+    """Estimates a request on this machine, from the machine's calibration with one thread of ``onnxruntime``.
 
     Raises:
-        InputError: This machine was not calibrated in this runtime, or several devices are requested.
+        InputError: This machine was not calibrated in this runtime, or the request is for several devices.
         Unsupported: The profile has no rates for a block or format.
     """
     name = request.model if isinstance(request.model, ArchSpec) else str(request.model)

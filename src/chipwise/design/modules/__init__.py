@@ -1,5 +1,6 @@
-"""Searches networks that a user's own Python module builds and trains: any architecture, by the same strategies.
+"""Searches over networks of any architecture, which a user's own Python module builds and trains.
 
-The module gives a table of choices, ``build`` and ``train``. Costs are measured on this machine, as ONNX files in ONNX
-Runtime. Searches of chipwise's own kinds of models are in ``phases``.
+The module defines a table of choices and the functions ``build`` and ``train``. Costs are measured on this machine:
+networks are exported as ONNX files and timed in ONNX Runtime. Searches over chipwise's own kinds of models are in
+``phases``.
 """

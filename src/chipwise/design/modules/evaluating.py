@@ -1,4 +1,4 @@
-"""Prices and trains one network of a user's module. Worker processes import these functions."""
+"""Functions that time or train one network of a user's module; worker processes import them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ WARM_UP, LEAST_RUNS, LEAST_S = 5, 30, 0.15
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Seconds of one pass in ONNX Runtime with one thread, by processor time, which does not count waiting."""
+    """Processor seconds of one pass in ONNX Runtime with one thread; time spent waiting does not count."""
 
     p50: float
     p99: float
 
 
 def price_row(row: Rows, *, file: str, folder: str, seed: int) -> Outcome:
-    """Latency in seconds and number of parameters of an untrained network."""
+    """Builds an untrained network, and measures its latency in seconds and its number of parameters."""
     user = _module(file)
     module = _built(user, row, seed)
     latency = latency_of(user, module, Path(folder) / f"{'-'.join(map(str, row))}.onnx", keep=False)
@@ -41,12 +41,12 @@ def price_row(row: Rows, *, file: str, folder: str, seed: int) -> Outcome:
 
 
 def weights_of(row: Rows, folder: str | Path) -> Path:
-    """Where the weights of a network lie after its first training."""
+    """Path of a network's weights after its first training."""
     return Path(folder) / f"{'-'.join(map(str, row))}.safetensors"
 
 
 def train_row(row: Rows, *, file: str, cpu_s: float, seed: int, folder: str) -> Outcome:
-    """Validation loss after a training of ``cpu_s`` CPU seconds; the weights are written to ``folder``."""
+    """Trains a network for ``cpu_s`` CPU seconds and writes its weights to ``folder``; returns the validation loss."""
     user = _module(file)
     module = _built(user, row, seed)
     loss = _trained(user, module, cpu_s)
@@ -55,7 +55,10 @@ def train_row(row: Rows, *, file: str, cpu_s: float, seed: int, folder: str) -> 
 
 
 def finish_row(row: Rows, *, file: str, cpu_s: float, seed: int, folder: str, started: str) -> Outcome:
-    """Trains a network on and writes its weights and graph; loss, P50 and P99, parameters, the user's test if any."""
+    """Continues a network's training, and writes its weights and ONNX graph.
+
+    Returns the validation loss, latency (P50 and P99), parameters, and the result of the user's ``test`` if it exists.
+    """
     from safetensors.torch import load_file
 
     user = _module(file)
@@ -71,7 +74,7 @@ def finish_row(row: Rows, *, file: str, cpu_s: float, seed: int, folder: str, st
 
 
 def latency_of(user: UserModule, module: nn.Module, path: Path, *, keep: bool) -> Latency:
-    """Exports the network and times it."""
+    """Exports a network and times it in ONNX Runtime."""
     feed = export_module(module, user.inputs(), path)
     try:
         session = opened(path, threads=1)
@@ -90,7 +93,7 @@ def latency_of(user: UserModule, module: nn.Module, path: Path, *, keep: bool) -
 
 
 def parameters_of(module: nn.Module) -> int:
-    """Number of parameters, without buffers."""
+    """Number of a network's parameters, without buffers."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
@@ -112,12 +115,12 @@ def _built(user: UserModule, row: Rows, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     module = user.build(user.chosen(row))
     if not isinstance(module, torch.nn.Module):
-        raise InputError(f"build returned {type(module).__name__}, not a torch.nn.Module")
+        raise InputError(f"build returned {type(module).__name__}; it must return a torch.nn.Module")
     return module
 
 
 def _trained(user: UserModule, module: nn.Module, cpu_s: float) -> float:
     loss = float(user.train(module, cpu_s))
     if not math.isfinite(loss):
-        raise TrainingDiverged(f"train returned a loss of {loss}")
+        raise TrainingDiverged(f"train returned a loss of {loss}; it must be finite")
     return loss

@@ -1,11 +1,16 @@
-"""The search over a user's module: price, train briefly, train the best for the rest, measure, all resumable.
+"""Searches a user's module: times networks, trains some briefly, and trains the best one for the rest of the budget.
 
-1. Networks drawn from the space are exported and timed; a Gaussian process on the choices predicts latency and size of
-   the others. A space of few networks is priced whole.
-2. Some networks of the largest tenth within the predicted limits are trained briefly, each chosen by the strategy from
-   the losses before. Brief trainings favour small networks, which the long one does not: size is the better guide to
-   begin with (Ning et al. 2021, arXiv:2008.03064, where parameters and FLOPs rank networks as well as most proxies).
-3. The best that keeps the limits when it is measured is trained on for all that is left of the CPU budget.
+1. Networks sampled from the space are exported and timed. A Gaussian process on their choices predicts latency and
+   size of all other networks. If the space has few networks, all are timed.
+2. Of the sampled networks that are predicted to meet the limits, the largest 10 % (at least 16 networks) set a minimum
+   size. Some networks that meet limits and minimum size are trained briefly; the strategy chooses them one after
+   another from the losses so far. Smaller networks are excluded, because brief training favours them and long training
+   does not. Size is a good predictor of quality: parameters and FLOPs rank networks as well as most proxies
+   (Ning et al. 2021, arXiv:2008.03064).
+3. The best network whose measured costs meet the limits is trained further for the rest of the CPU budget. If no
+   measured network meets the limits, the one that exceeds them least is trained.
+
+A search that was stopped continues where it stopped.
 """
 
 from __future__ import annotations
@@ -39,15 +44,15 @@ from chipwise.predict.cost.model import Predicted
 from chipwise.training.laws.scaling import START
 
 SCHEMA = "chipwise.module_search/1"
-COSTS = ("ttft_p50", "parameters")  # of a pass of the exported network; the names of limits
-PRICED, PRICED_WHOLE = 48, 96  # networks that are timed; largest space that is timed whole
-SPREAD = 0.1  # standard deviation of the ln of final losses of networks of a space
-AGREEMENT = {9: 0.6, 27: 0.4}  # by divisor of a full training: correlation of ln loss then and at the end
-OVERHEAD = 1.1  # CPU time of a training with building, loading data and validation, per second of training
-LARGE, LEAST_LARGE = 0.1, 16  # share, and least number, of the largest networks within the limits, which are trained
-MEASURED = 4  # best networks that are measured before one is trained to the end
-HANGS_AFTER_S, SLOWEST = 120.0, 20.0  # of a training: seconds, and multiples of its CPU budget
-POOL = 4_096  # networks of the space whose costs show whether any keeps the limits
+COSTS = ("ttft_p50", "parameters")  # costs of a pass of the exported network, named as limits are
+PRICED, PRICED_WHOLE = 48, 96  # networks that are timed; size of the largest space that is timed whole
+SPREAD = 0.1  # standard deviation of the ln of final losses, over networks of a space
+AGREEMENT = {9: 0.6, 27: 0.4}  # correlation of ln loss after short and full training, by the divisor of the length
+OVERHEAD = 1.1  # CPU time per second of training, including building, loading data and validation
+LARGE, LEAST_LARGE = 0.1, 16  # the largest networks within the limits are trained: their share, and least number
+MEASURED = 4  # most of the best networks that are measured before one is trained to the end
+HANGS_AFTER_S, SLOWEST = 120.0, 20.0  # training counts as hung after these seconds plus this many times its CPU budget
+POOL = 4_096  # sampled networks whose predicted costs show whether any meets the limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,17 +60,17 @@ class ModuleResult:
     """The winner of a search over a user's module, and what the search cost.
 
     Attributes:
-        choices: Its choices.
-        loss: Validation loss after its long training.
+        choices: The winner's value for each choice.
+        loss: Validation loss after the winner's long training.
         test: What the module's ``test`` returned.
-        promised: Costs as predicted before it was trained.
+        promised: Costs that were predicted before the winner was trained.
         measured: ``ttft_p50`` and ``ttft_p99`` of a pass in seconds (one thread, processor time), ``parameters``.
-        priced: Networks that were timed.
-        trained: Networks that were trained briefly, for ``short_s`` CPU seconds each.
-        final_s: CPU seconds of the winner's training.
-        failed: Trainings that failed.
+        priced: Number of networks that were timed.
+        trained: Number of networks that were trained briefly, for ``short_s`` CPU seconds each.
+        final_s: CPU seconds of the winner's long training.
+        failed: Number of training runs that failed.
         spent_s: CPU seconds by phase.
-        folder: Where the winner's graph and weights are.
+        folder: Folder with the winner's graph and weights.
     """
 
     choices: dict[str, Choice]
@@ -82,21 +87,21 @@ class ModuleResult:
     folder: str
 
 
-Tell = Callable[[str, int, int], None]  # phase, done, wanted
+Tell = Callable[[str, int, int], None]  # called with the phase, finished and requested evaluations
 
 
 class ModuleSearch:
-    """One search.
+    """Runs one search over a user's module.
 
     Args:
         file: The user's module.
         limits: Limits on ``ttft_p50`` (the time of one pass) and ``parameters``.
-        cpu_s: CPU seconds for everything.
-        folder: The run's folder; a run in it goes on.
-        workers: Parallel trainings.
+        cpu_s: CPU seconds for the whole search.
+        folder: The run's folder; if it contains a stopped run, this run is continued.
+        workers: Number of networks that are timed or trained in parallel.
         seed: Random seed.
         strategy: A name from ``chipwise strategies``.
-        tell: Called with the phase, and the numbers of finished and requested evaluations.
+        tell: Called with the phase, the number of finished evaluations, and the number of all evaluations.
     """
 
     def __init__(
@@ -121,11 +126,11 @@ class ModuleSearch:
         self._storage = folder / "study.journal"
 
     def run(self) -> ModuleResult:
-        """Runs the search, or what is left of it.
+        """Runs the search, or the remaining steps of a stopped search.
 
         Raises:
             InputError: The module cannot be used, or the budget is too small.
-            Infeasible: No network keeps the limits, or every training failed.
+            Infeasible: No sampled network is predicted to meet the limits, or all evaluations of networks failed.
         """
         known = self._folder / "result.json"
         if known.exists():
@@ -141,7 +146,7 @@ class ModuleSearch:
         return self._finished(row, trained, short_s=plan[0][0] if trained else 0.0)
 
     def _check_same(self) -> None:
-        """Writes what the run is about, or compares it with what the folder's run is about."""
+        """Checks that a search stored in the folder has the same settings; stores the settings."""
         about = {
             "schema": SCHEMA,
             "choices": {name: list(values) for name, values in self.user.choices.items()},
@@ -155,7 +160,9 @@ class ModuleSearch:
             before = read_mapping(known)
             differ = [name for name, value in about.items() if before.get(name) != value]
             if differ:
-                raise StudyError(f"{self._folder}: its search has other {', '.join(differ)}; choose another --out")
+                raise StudyError(
+                    f"{self._folder}: contains a search with different {', '.join(differ)}; choose another --out"
+                )
         write_json(known, about)
 
     def _evaluated(
@@ -182,7 +189,7 @@ class ModuleSearch:
         return found
 
     def _priced(self) -> CostPredictor:
-        """Times a sample of the space, or all of it."""
+        """Times networks: a sample of the space, or all networks of a small space."""
         size = float(np.prod(self._cards.astype(float)))
         problem = Problem(cardinalities=self._cards, kinds=self._kinds, goals=tuple(Goal(name=name) for name in COSTS))
         evaluate = partial(price_row, file=str(self.user.file), folder=str(self._folder), seed=self._seed)
@@ -191,14 +198,16 @@ class ModuleSearch:
         return CostPredictor(self.user, found.rows, found.objectives)
 
     def _plan(self) -> list[tuple[float, int]]:
-        """CPU seconds and number of the short trainings (if any), and of the long one."""
+        """CPU seconds per training run and number of runs: first of the short runs, if any, then of the long run."""
         known = self._folder / "plan.json"
         if known.exists():
             return [(float(cpu_s), int(count)) for cpu_s, count in Record(read_mapping(known)).sequence("plan", list)]
         left = (self._cpu_s - self._ledger.total_s) / OVERHEAD
         allowance = Allowance(unit="cpu", total=self._cpu_s, final=self._cpu_s / 2, whole=True, alone=True)
         if left <= 0:
-            raise InputError(f"pricing took {self._ledger.total_s:.0f} of {self._cpu_s:.0f} CPU seconds; raise --cpu")
+            raise InputError(
+                f"timing networks took {self._ledger.total_s:.0f} of {self._cpu_s:.0f} CPU seconds; raise --cpu"
+            )
         rungs = plan_alone(allowance, left, slope=START.slope, spread=SPREAD, agreement=AGREEMENT)
         plan = [(rung.budget, rung.count) for rung in rungs]
         write_json(known, {"plan": plan})
@@ -221,7 +230,10 @@ class ModuleSearch:
         return self._evaluated(problem, evaluate, count, name=name, strategy=self._strategy, timeout_s=hangs_s)
 
     def _smaller(self, within: Rows) -> Callable[[Rows], Float64Array]:
-        """By how much networks are smaller, by logs of costs, than the largest of ``within``; 0 or less for those."""
+        """Returns a function that is above 0 for networks below the minimum size, and at most 0 for all others.
+
+        The largest 10 % (at least 16 networks) of ``within`` set the minimum size.
+        """
 
         def logs(rows: Rows) -> Float64Array:
             costs = self._predictor.costs(rows)
@@ -234,15 +246,15 @@ class ModuleSearch:
         return lambda rows: least - (logs(rows) / spread).sum(axis=1)
 
     def _excess(self, rows: Rows) -> Float64Array:
-        """Predicted violations of the limits, (n, k)."""
+        """By how much n networks are predicted to exceed k limits, relative to each limit, (n, k)."""
         costs = self._predictor.costs(rows)
         return np.column_stack([relative_excess(item, costs[item.metric]) for item in self._limits])
 
     def _within(self) -> Rows:
-        """Networks drawn from the space that are expected to keep the limits.
+        """Networks sampled from the space that are predicted to meet the limits.
 
         Raises:
-            Infeasible: None is.
+            Infeasible: No sampled network is predicted to meet them.
         """
         problem = Problem(cardinalities=self._cards, goals=(Goal(name="loss"),))
         drawn = problem.draw(POOL, np.random.default_rng(self._seed))
@@ -257,12 +269,15 @@ class ModuleSearch:
         item = self._limits[int(excess[best].argmax())]
         value = self._predictor.costs(rows[best : best + 1])[item.metric][0]
         return (
-            f"no network of {self.user.file.name} is expected to keep {item.metric} {item.text}; the closest of "
+            f"no network of {self.user.file.name} is predicted to meet {item.metric} {item.text}; the closest of "
             f"{len(rows):,} has {item.show(float(value))}: {self.user.chosen(rows[best])}"
         )
 
     def _best(self, trained: SearchResult | None) -> Rows:
-        """The network with the lowest loss among those that keep the limits when they are measured."""
+        """Measures the networks with the lowest losses; returns the best one that meets the limits.
+
+        If none does, returns the one that exceeds them least.
+        """
         known = self._folder / "winner.json"
         if known.exists():
             return np.array(Record(read_mapping(known)).sequence("row", int), np.int64)
@@ -283,7 +298,7 @@ class ModuleSearch:
             kept = np.flatnonzero((trained.violations <= 0).all(axis=1))
             kept = kept if len(kept) else np.arange(len(trained.rows))
             return trained.rows[kept[np.argsort(trained.objectives[kept, 0], kind="stable")]]
-        within = self._within()  # nothing was trained: the slowest within the limits
+        within = self._within()  # nothing was trained, so the slowest network within the limits comes first
         return within[np.argsort(-self._predictor.costs(within)["ttft_p50"], kind="stable")]
 
     def _finished(self, row: Rows, trained: SearchResult | None, *, short_s: float) -> ModuleResult:
@@ -318,11 +333,11 @@ class ModuleSearch:
 
 
 class CostPredictor:
-    """Predicts latency and parameters of networks from their choices.
+    """Predicts latency and number of parameters of networks from their choices.
 
     Args:
         user: The user's module.
-        rows: Priced rows, (n, d).
+        rows: Networks that were timed, (n, d).
         values: Their latencies and parameters, (n, 2).
     """
 
@@ -339,7 +354,7 @@ class CostPredictor:
         return np.concatenate([table[rows[:, i]] for i, table in enumerate(self._columns)], axis=1)
 
     def costs(self, rows: Rows) -> dict[str, Float64Array]:
-        """Predicted costs of rows (n, d), each (n,); measured ones where they are known."""
+        """Costs (n,) of networks (n, d): measured costs if there are any, else predicted ones."""
         Z = self._encode(rows)
         found = {name: np.exp(each.predict(Z)[0]) for name, each in zip(COSTS, self._processes, strict=True)}
         for i, row in enumerate(rows):
@@ -349,7 +364,7 @@ class CostPredictor:
         return found
 
     def intervals(self, row: Rows) -> dict[str, Predicted]:
-        """Predicted costs of one row (d,), from its choices alone, with 90 % intervals."""
+        """Costs of one network (d,) with 90 % intervals, always predicted from its choices."""
         Z = self._encode(row[None])
         found = {}
         for name, process in zip(COSTS, self._processes, strict=True):
@@ -360,7 +375,7 @@ class CostPredictor:
 
 
 def _encoded(values: Sequence[Choice]) -> Float64Array:
-    """Columns for each value of a choice, (n, c): rank and logarithm of numbers, else one for each value."""
+    """Features (n, c) of a choice's n values: rank and logarithm for numbers, else a one-hot code."""
     numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) < len(values) or len(values) < 2 or min(numbers) <= 0:
         return np.eye(len(values))
@@ -370,7 +385,7 @@ def _encoded(values: Sequence[Choice]) -> Float64Array:
 
 
 def _alone(evaluate: Evaluate, row: Rows, timeout_s: float) -> list[float]:
-    """Evaluates one row in a process of its own.
+    """Evaluates one network in a separate process.
 
     Raises:
         WorkerError: The evaluation failed, died or hung.

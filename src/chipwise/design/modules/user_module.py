@@ -1,12 +1,12 @@
-"""Reads a user's module: its choices, and the functions that build, train and test a network.
+"""Reads a user's module: its choices, and its functions that build, train and test a network.
 
 The file defines
 
-* ``CHOICES``, a table such as ``{"width": [8, 16, 32], "kernel": [3, 5], "separable": [False, True]}``;
-* ``inputs()``: an example of what the network receives, a tuple of tensors;
-* ``build(choices)``: one network of the space, with random weights;
-* ``train(module, cpu_s)``: trains it in place for about ``cpu_s`` CPU seconds; returns the loss on validation data;
-* ``test(module)``, optional: a result on data that ``train`` never reads.
+* ``CHOICES``: a table such as ``{"width": [8, 16, 32], "kernel": [3, 5], "separable": [False, True]}``;
+* ``inputs()``: returns an example of the network's inputs, a tuple of tensors;
+* ``build(choices)``: returns the network with these choices, with random weights;
+* ``train(module, cpu_s)``: trains a network in place for about ``cpu_s`` CPU seconds; returns the validation loss;
+* ``test(module)`` (optional): returns a score on test data, which ``train`` never reads.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Choice = bool | int | float | str
-MOST_VALUES = 1_000  # of one choice
+MOST_VALUES = 1_000  # most values of one choice
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserModule:
-    """The names of a user's module that a search needs."""
+    """The parts of a user's module that a search uses."""
 
     file: Path
     choices: Mapping[str, tuple[Choice, ...]]
@@ -47,15 +47,15 @@ class UserModule:
         return np.array([len(values) for values in self.choices.values()], np.int64)
 
     def chosen(self, row: Rows) -> dict[str, Choice]:
-        """The choices of a row of indices (d,)."""
+        """The choices that correspond to a row of indices (d,)."""
         return {name: values[int(i)] for (name, values), i in zip(self.choices.items(), row, strict=True)}
 
 
 def read_module(file: str | Path) -> UserModule:
-    """Runs the Python file that the user named, and checks what it defines.
+    """Runs the user's Python file, and checks that it defines the table and functions of a search.
 
     Raises:
-        InputError: The file does not run, or lacks a table of choices or a function.
+        InputError: The file cannot be run, or the table of choices or a function is missing.
     """
     path = Path(file).resolve()
     held = _run(path)
@@ -93,8 +93,8 @@ def _choices(table: object, name: str) -> dict[str, tuple[Choice, ...]]:
         if not isinstance(values, list | tuple) or not 1 <= len(values) <= MOST_VALUES:
             raise InputError(f"{where} must list 1 to {MOST_VALUES:,} values, not {values!r:.60}")
         if not all(isinstance(value, Choice) for value in values):
-            raise InputError(f"{where}: values are numbers, strings, True or False, not {values!r:.60}")
+            raise InputError(f"{where}: values must be numbers, strings, True or False, not {values!r:.60}")
         if len(set(values)) < len(values):
-            raise InputError(f"{where} lists a value twice")
+            raise InputError(f"{where} lists a value twice; list it once")
         found[str(key)] = tuple(values)
     return found

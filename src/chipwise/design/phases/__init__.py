@@ -1,1 +1,1 @@
-"""The phases of one search, in order; each can be resumed, and finished trials are never lost."""
+"""The phases of one search, in order. Every phase can be resumed, and finished trials are never lost."""

@@ -1,4 +1,4 @@
-"""What widths that suit the chip's tiles buy: the winner's predicted times beside those at a width next to its own."""
+"""Shows how much time tile-aligned widths save, by predicting the winner's times at a neighbouring width."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.predict.explain.rules.change import columns_of_tile, each_ffn, feed_forwards, up_to
 
-STEP = 8  # columns beyond a tile: rows of 16-bit values are still whole pieces of 16 bytes
+STEP = 8  # columns added to a width of whole tiles; a row of 16-bit values then still fills whole pieces of 16 bytes
 TIMES = {"ttft_p50": "TTFT", "tpot_p50": "TPOT", "latency_p50": "latency"}
 
 
 def alignment(design: Design, target: Target, sheet: DeviceProfile | None) -> str | None:
-    """A sentence on each width of ``design``: its place in the chip's tiles, and times at a width next to it.
+    """Says which widths of ``design`` are multiples of the chip's tile, and how the times change at another width.
 
-    A width of whole tiles is compared with one ``STEP`` columns wider, any other with the next one of whole tiles.
-    None if the target is not priced from a data sheet, because only those prices know tiles.
+    An aligned width is compared with a width that is up to ``STEP`` columns larger, and any other width with the next
+    larger aligned width. Returns None unless the target is predicted from a data sheet, because only data sheets state
+    tile sizes.
     """
     if sheet is None or target.measures:
         return None
@@ -38,7 +39,7 @@ def alignment(design: Design, target: Target, sheet: DeviceProfile | None) -> st
         other = width + min(STEP, tile // 2) if whole else up_to(width, tile)
         try:
             then, now = target.predict(replace(design, arch=of(other))), target.predict(design)
-        except ChipwiseError:  # a width that the model cannot have, or that does not fit
+        except ChipwiseError:  # the model cannot have this width, or does not fit with it
             continue
         times = [
             f"{label} {units.signed_percent(value_of(then[key]) / value_of(now[key]) - 1)}"
@@ -49,4 +50,4 @@ def alignment(design: Design, target: Target, sheet: DeviceProfile | None) -> st
             f"{name} {width:,} is {'' if whole else 'not '}a multiple of {tile}; at {other:,} "
             f"({units.signed_percent(other / width - 1)}) {', '.join(times)}"
         )
-    return f"what alignment to the chip's tiles buys, predicted: {'. '.join(found)}" if found else None
+    return f"predicted effect of alignment to the chip's tiles: {'. '.join(found)}" if found else None

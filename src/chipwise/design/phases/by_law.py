@@ -1,9 +1,10 @@
-"""Finds the best designs of a space by a scaling law, without trainings.
+"""Finds the best designs of a space by a scaling law, without training.
 
-Costs and losses of many rows are array operations, so spaces of 10^15 designs can be searched. Candidates within the
-limits evolve towards lower loss and lower costs; then the best one is improved until no change of one choice, or of one
-choice in all layers, helps. All randomness comes from the seed and no step depends on the clock, so results are
-reproducible. Losses are expected values with the law's interval.
+Each design is encoded as a row of integers (genes), one per choice. Costs and losses of many rows are computed by array
+operations, so spaces of 10^15 designs can be searched. Candidates within the limits evolve towards lower loss and lower
+costs. Then single choices of the best design are changed, in one layer or in all layers at once, until no change lowers
+its loss. All randomness comes from the seed and no step depends on the clock, so results are reproducible. The
+losses are those that the law expects, with the interval that the law states.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from chipwise.predict.cost.model import Predicted
 from chipwise.training.laws.laws import Law
 from chipwise.training.laws.shapes import Shapes
 
-LOSS = "loss"  # expected nats per token on the law's text
-BLOCK = 8_192  # rows at once, so that data stays in the caches
+LOSS = "loss"  # metric: expected nats per token on the law's text
+BLOCK = 8_192  # rows computed at once, so that data stays in the caches
 DRAWS, PARENTS, FEWEST_CHILDREN = 200_000, 400, 400
 MOST_ROUNDS, STALE_ROUNDS = 60, 8
 _BETTER = 1e-6  # relative improvement of a loss that counts as progress
 
 
 class RowShapes:
-    """Shapes of canonical rows of a space, equal to :meth:`Shapes.of` of their designs; call it as a function.
+    """Computes the :class:`Shapes` of many canonical rows of a space, as :meth:`Shapes.of` does for one design.
 
-    Layers that read the same genes are computed once, so a space of tied layers is as fast as its distinct layers.
+    Layers that read the same genes are computed only once, so tied layers cost no extra time.
     """
 
     def __init__(self, space: SearchSpace) -> None:
@@ -46,7 +47,7 @@ class RowShapes:
         self._attention = _slots(space, "attention")
         self._ffn = _slots(space, "ffn", "ffn_width")
         own = LAYER_WEIGHTS in spec.layer_choices
-        self._formats = _slots(space, LAYER_WEIGHTS) if own else []  # otherwise layers use the head's
+        self._formats = _slots(space, LAYER_WEIGHTS) if own else []  # if empty, layers use the head's format
         pairs = np.array(spec.attention_choices(), float)
         self._pairs = np.stack([2 * pairs.sum(axis=1), pairs[:, 0] / pairs[:, 1], pairs[:, 0]])
         widths = np.array(spec.layer.ffn_width, float)
@@ -110,9 +111,10 @@ class RowShapes:
 
 
 def _slots(space: SearchSpace, *names: str) -> list[tuple[tuple[int, ...], Float64Array, Float64Array]]:
-    """Genes of each group of layers with the same genes, and numbers of all layers and of those owning their weights.
+    """Groups layers by the genes that they read.
 
-    Counts are (sharing times depth,), by the indices of the space's lists.
+    For each group: the genes' columns, the number of layers, and the number of layers with weights of their own. Both
+    numbers are flat arrays with one entry for each combination of ``sharing`` and ``depth`` in the space.
     """
     spec, of = space.spec, [space.slots[name].of for name in names]
     found: dict[tuple[int, ...], Float64Array] = {}
@@ -128,7 +130,7 @@ def _slots(space: SearchSpace, *names: str) -> list[tuple[tuple[int, ...], Float
 
 
 def _matrices(kind: str) -> tuple[float, float]:
-    """Number of width-by-FFN-width matrices: those active per token, and all."""
+    """Counts the (model width, FFN width) matrices in a feed-forward of ``kind``: those active per token, and all."""
     each = 3.0 if FFN_KINDS[kind.partition("-")[0]][1] else 2.0
     experts, active = EXPERTS.get(kind, (1, 1))
     return active * each, experts * each
@@ -136,15 +138,15 @@ def _matrices(kind: str) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundByLaw:
-    """Result of a search by law; rows are sorted by expected loss, best first.
+    """Result of a search by a scaling law; rows are sorted by expected loss, best first.
 
     Attributes:
-        rows: Rows of the front of loss and costs within the limits, (n, genes).
+        rows: Encoded designs on the Pareto front of loss and costs, all within the limits, (n, genes).
         metrics: Metrics of the rows, each (n,), in SI units; ``loss`` in nats per token.
         low: Lower ends of the losses' intervals, (n,).
-        high: Upper ends, (n,).
-        priced: Number of priced candidates.
-        notes: Properties of the best design outside the range of the law's trainings, and assumptions of the losses.
+        high: Upper ends of the losses' intervals, (n,).
+        priced: Number of candidates whose costs were computed during the search.
+        notes: Properties of the best design that lie outside the range of the law's fit, and assumptions about losses.
     """
 
     space: SearchSpace
@@ -158,21 +160,21 @@ class FoundByLaw:
     notes: tuple[str, ...]
 
     def design(self, place: int = 0, *, name: str = "by-law") -> Design:
-        """The design at an index of the front; by default the best one."""
+        """The design at index ``place`` of the front; by default the best one."""
         return self.space.design(self.rows[place], name=name)
 
     def loss(self, place: int = 0) -> Predicted:
-        """The expected loss of the design at an index of the front."""
+        """The expected loss of the design at index ``place`` of the front."""
         ends = (float(values[place]) for values in (self.metrics[LOSS], self.low, self.high))
         return Predicted(**dict(zip(("value", "low", "high"), ends, strict=True)))
 
     def difference(self, reference: Design, place: int = 0) -> Predicted:
-        """Difference of the expected loss from that of ``reference`` after equal tokens and text, in nats per token."""
+        """Expected loss of a design minus that of ``reference`` after equal training tokens, in nats per token."""
         return self.law.difference(reference, self.design(place), self.tokens)
 
 
 def with_loss(space: SearchSpace, metrics: Metrics, law: Law, tokens: float) -> Metrics:
-    """``metrics`` with ``loss``: the law's expectation for each row after ``tokens``."""
+    """``metrics`` with ``loss`` added: the loss that the law expects for each row after ``tokens`` tokens."""
     shapes = RowShapes(space)
 
     def both(rows: Rows) -> dict[str, Float64Array]:
@@ -196,17 +198,17 @@ def search_by_law(
     seed: int,
     draws: int = DRAWS,
 ) -> FoundByLaw:
-    """The front of expected loss and ``objectives`` among the designs within the hard limits, the best loss polished.
+    """Finds the Pareto front of expected loss and ``objectives`` within the hard limits; improves the best design.
 
     Args:
         space: The space.
-        metrics: Costs of rows, by name.
+        metrics: Computes the costs of rows, as a mapping from metrics to values.
         law: The law of the loss.
         tokens: Training tokens of each design, in one pass.
         constraints: Limits on the metrics.
-        objectives: Objectives in addition to the loss.
+        objectives: Objectives other than the loss.
         seed: Random seed.
-        draws: Random candidates at first; each round adds a tenth as many children.
+        draws: Random candidates at the start; each round adds a tenth as many children.
 
     Raises:
         Infeasible: No candidate is within the limits; the message names the limit that is out of reach.
@@ -238,7 +240,7 @@ def search_by_law(
     _, low, high = law.expect(shapes, tokens)
     notes = law.notes(RowShapes(space)(rows[:1]), tokens)
     if len(space.spec.vocab_size) > 1:
-        notes.append("losses compare equal text in one unit; they ignore the effect of the vocabulary itself")
+        notes.append("losses of different vocabularies share one unit; a vocabulary's effect on the loss is ignored")
     return FoundByLaw(
         space=space, law=law, tokens=tokens, rows=rows, metrics=found, low=low, high=high, priced=priced,
         notes=tuple(notes),
@@ -247,25 +249,25 @@ def search_by_law(
 
 @dataclass(frozen=True)
 class _Feasible:
-    """Rows within the limits, with their metrics."""
+    """Encoded designs within the limits, with their metrics."""
 
     rows: Rows
     metrics: dict[str, Float64Array]
 
     def joined(self, other: _Feasible) -> _Feasible:
-        """Joins both, without duplicate rows."""
+        """The union of these rows and those of ``other``, without duplicates."""
         rows, first = distinct_rows(np.vstack([self.rows, other.rows]))
         metrics = {name: np.concatenate([a, other.metrics[name]])[first] for name, a in self.metrics.items()}
         return _Feasible(rows, metrics)
 
     def front(self, goals: dict[str, float]) -> _Feasible:
-        """The non-dominated rows, and the best ``PARENTS`` rows by loss."""
+        """Keeps the non-dominated rows and the ``PARENTS`` rows with the lowest loss."""
         keep = non_dominated(self._points(goals))
         keep[np.argsort(self.metrics[LOSS], kind="stable")[:PARENTS]] = True
         return self._where(np.flatnonzero(keep))
 
     def parents(self, goals: dict[str, float]) -> Rows:
-        """The best rows by loss, and the rows of the front that are farthest from their neighbours."""
+        """The rows with the lowest loss, and the rows of the front that are farthest from their neighbours."""
         best = np.argsort(self.metrics[LOSS], kind="stable")[: PARENTS // 2]
         front = np.flatnonzero(non_dominated(self._points(goals)))
         if len(front) > PARENTS // 2:
@@ -288,7 +290,7 @@ def _within(rows: Rows, metrics: Metrics, limits: tuple[Constraint, ...]) -> _Fe
 
 
 def _children(space: SearchSpace, parents: Rows, count: int, rng: np.random.Generator) -> Rows:
-    """Rows near ``parents``: random genes, crossover, a step up or down, or one choice for all layers."""
+    """Makes variants of ``parents``: by crossover, small steps, random genes, or one new value in all layers."""
     part = count // 4
     first = parents[rng.integers(0, len(parents), 4 * part)]
     other = parents[rng.integers(0, len(parents), part)]
@@ -308,7 +310,7 @@ def _children(space: SearchSpace, parents: Rows, count: int, rng: np.random.Gene
 
 
 def _neighbours(space: SearchSpace, row: NDArray[np.int64]) -> Rows:
-    """All rows that differ in one gene, in one choice of all layers, or in two steps of opposite direction."""
+    """Variants of ``row`` with one gene changed, one choice set in all layers, or one choice raised and one lowered."""
     found = [row]
     for columns in [np.array([i]) for i in range(len(row))] + [c for c in space.columns.values() if len(c) > 1]:
         for value in range(space.cardinalities[columns[0]]):

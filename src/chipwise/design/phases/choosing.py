@@ -1,10 +1,12 @@
 """Chooses the next candidates to train, by an acquisition function on the quality model's posterior.
 
-Latency is cheap to predict, quality is expensive to measure, so the only learnt quantity is bits per byte, including
-penalties of soft limits. A scaling law, fitted to the run's own trainings, extrapolates short ones to the full budget;
-the quality model learns by how much each shape differs from it. The first batch covers the pool (one design alone is
-the most promising); later ones alternate between the candidate with the highest expected improvement and those that add
-most to the front. Times matter only as objectives or limits: the quality model uses choices and counts.
+Latency is cheap to predict and quality is expensive to measure, so a model is learnt only for bits per byte. Penalties
+of soft limits are applied to its predictions. A scaling law is fitted to this search's training runs and extrapolates
+short runs to the full budget; the quality model learns by how much each design's loss differs from the law. The first
+batch is spread over the pool; if it has only one design, this is the most promising one. Later batches alternate
+between candidates with a high expected improvement and candidates that add most to the front. Times matter only as
+objectives or limits: the inputs of the quality model are choices and parameter counts. A row is a design encoded as
+integers (genes), one per choice.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.rows import distinct_rows
@@ -31,7 +33,7 @@ from chipwise.design.strategies.strategy import Goal, Limit, Problem
 from chipwise.model.kinds.denoiser.denoiser import UNGUIDED
 from chipwise.model.kinds.image.choices import GUIDANCE, SHIFT, SOLVER
 from chipwise.model.space.search_space import Rows, SearchSpace
-from chipwise.training.laws.operators import NOTHING_KNOWN, Operator, OperatorPrior
+from chipwise.training.laws.operators import NOTHING_KNOWN, Operator, OperatorPrior, change_after
 from chipwise.training.laws.scaling import PACE, START, Law, Pace, fit_law, fit_pace
 
 DRAWN = ("steps", SOLVER, SHIFT, GUIDANCE)  # choices of image generation
@@ -40,19 +42,19 @@ LOSS = "loss"  # name of the task's loss among a problem's goals
 SIZES = ("d_model", "depth", "vocab_size", "patch")  # choices that identify clearly different candidates
 LEAST_LOSS = 1e-4  # smallest loss used, so that logarithms are finite
 POOL = 4_000
-ALIKE = (0.8, 1.25)  # width, depth and so on, relative to the reference design's, of designs for one long training
-KEPT = ("vocab_size", "patch")  # choices that conventional designs of other sizes share with the reference design
-SMALLEST = 0.7  # least share of the reference design's parameters
-AS_MANY = (0.7, 1.4)  # the same for parameters
-FEWEST_ALIKE = 5  # designs around the reference design without which the whole pool stays
-FEWEST = 3  # trainings of earlier runs from which the quality model is used
+ALIKE = (0.8, 1.25)  # bounds of width, depth and so on, relative to the design that a run stays around
+KEPT = ("vocab_size", "patch")  # choices in which conventional designs of other sizes must equal the reference design
+SMALLEST = 0.7  # least parameters of such a conventional design, relative to the largest within the limits
+AS_MANY = (0.7, 1.4)  # bounds of parameters, relative to the design that a run stays around
+FEWEST_ALIKE = 5  # with fewer designs around one size, the whole pool stays
+FEWEST = 3  # with at least this many training runs of earlier searches, the quality model is used at once
 PARENTS, CHILDREN = 6, 150
 HOPEFUL = 4  # the first batch is chosen from the best 1/HOPEFUL of the pool, by the scaling law
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One finished training: the candidate's row, its share of the budget, its tokens and bits per byte."""
+    """One finished training run: the candidate's encoded design, the budget spent, training tokens, bits per byte."""
 
     row: Sequence[int]
     spent: float  # in the unit of the budget: device seconds or tokens
@@ -62,16 +64,16 @@ class Observation:
 
 @dataclass(frozen=True)
 class Belief:
-    """Posterior of candidates after a full training, for log losses including penalties of soft limits.
+    """Posterior of the candidates' log loss after full training, including penalties of soft limits.
 
-    Logarithms are used because the quality model's errors are relative. With normal errors on losses, uncertain
-    candidates with a high mean could have negative losses.
+    Logarithms are used because the quality model's errors are relative. If the losses themselves were normally
+    distributed, candidates with large relative errors could get negative losses.
 
     Attributes:
-        mean: Means, (n,).
-        std: Standard deviations, (n,).
+        mean: Mean log loss, (n,).
+        std: Standard deviations of the log loss, (n,).
         covariance: ``index (c,) -> (c, c)``; its diagonal is the square of ``std``.
-        front: Objectives of the trained candidates, minimised, (k, m): log loss, then costs.
+        front: Objectives of the trained candidates, to be minimised, (k, m): log loss, then costs.
     """
 
     mean: Float64Array
@@ -83,7 +85,7 @@ class Belief:
 def make_problem(
     space: SearchSpace, metrics: Metrics, goals: tuple[Objective, ...], limits: tuple[Constraint, ...]
 ) -> Problem:
-    """The search as a problem for strategies: only trainings reveal the task's loss; costs are predicted."""
+    """Describes the search as a problem for strategies: costs are predicted, but the task's loss requires training."""
     trained = next((goal.metric for goal in goals if not is_cost(goal.metric)), LOSS)
     free_goals = [goal for goal in goals if is_cost(goal.metric)]
     free_limits = [limit for limit in limits if is_cost(limit.metric)]
@@ -114,26 +116,26 @@ def _columns(parts: list[Float64Array], count: int) -> Float64Array:
 
 
 class Chooser:
-    """Chooses candidates from a screened pool as trainings come in. Deterministic given seed and observations.
+    """Chooses candidates from a screened pool as training runs finish; deterministic for a given seed and observations.
 
     Args:
         space: The space.
         screened: The candidates within the limits.
-        metrics: Free metrics of rows.
+        metrics: Computes those metrics of rows that can be known without training.
         goals: The objectives.
         limits: The constraints.
-        final: Budget of a full training.
-        in_tokens: Whether it is in tokens instead of seconds.
-        bytes_per_token: Bytes of training data per position for the designs of rows, (n,).
-        unique_bytes: Bytes of the training data; what a training reads beyond them are further passes.
-        law: Prior law of the loss by size and data.
-        operators: What is known of operators.
-        pace: How fast trainings are, before any of this run.
-        past: Rows, tokens and losses of trainings of earlier runs with the same data.
+        final: Budget of a full training run.
+        in_tokens: Whether budgets are in tokens instead of seconds.
+        bytes_per_token: Computes the bytes of training data per position for each row, (n,).
+        unique_bytes: Bytes of the training data; a training run that reads more repeats the data.
+        law: Prior law of the loss as a function of size and data.
+        operators: Known effects of operators on loss and training speed.
+        pace: Training speed to assume until this run has trained something.
+        past: Row, tokens and loss of each training run of earlier searches on the same data.
         seed: Random seed.
     """
 
-    _like: Rows | None = None  # (1, genes): the design that proposed ones are about as large as
+    _like: Rows | None = None  # (1, genes): proposals stay around the size of this design; None: any size
 
     def __init__(
         self,
@@ -171,7 +173,7 @@ class Chooser:
         self._past = [self._as_here(*one) for one in past]
 
     def _as_here(self, row: Sequence[int], tokens: int, loss: float) -> Observation:
-        """A training of an earlier run, perhaps on another machine, with what it would spend in this run."""
+        """Converts a training run of an earlier search to an observation, with its cost estimated for this machine."""
         rows = np.array([row], np.int64)
         spent = float(tokens) / (self._full_tokens(rows, self._pace, 1.0)[0])
         return Observation(row=row, spent=spent, tokens=tokens, loss=loss)
@@ -183,18 +185,19 @@ class Chooser:
         *,
         traded: tuple[str, float] | None = None,
     ) -> None:
-        """Proposes only one conventional design and designs of about its size that differ from it in few choices.
+        """Restricts proposals to one conventional design and to designs of its size that differ in few choices.
 
-        Short trainings favour small designs that lose when they are trained for long, and the law cannot correct that
-        over two orders of magnitude. What they do tell is which operators pay at one size. The size is that of the most
-        promising reference design, the largest within the limits, or the one down to ``SMALLEST`` of it that the law
-        finds best after the long training; or, where time per answer counts, the fastest of those that it finds about
-        as good. A choice of layers changes in all of them at once.
+        Short training runs favour small designs that are worse after long training. The law cannot correct this if
+        the long training is about a hundred times longer. But among designs of one size, short runs do show which
+        operators lower the loss. The law chooses the size. It compares conventional designs within the limits that have
+        at least ``SMALLEST`` times as many parameters as the largest of them, and selects the one with the lowest loss
+        after long training. If latency is an objective and a clearly faster design has nearly the same loss by the law,
+        the fastest such design is selected instead. Choices per layer are changed in all layers at once.
 
         Args:
             references: The run's reference designs.
-            conventional: Designs of usual proportions, of other sizes too.
-            traded: A predicted time, and by how much the ln loss of a clearly faster size may be higher.
+            conventional: Designs of usual proportions, of any size.
+            traded: A latency metric, and how much higher the ln loss of a clearly faster design may be.
         """
         if not references:
             return
@@ -212,13 +215,13 @@ class Chooser:
         rows = distinct_rows(np.vstack([row, once, self._changed(once)]))[0]
         self._like = row
         near = self._kept(rows)
-        if len(near) < FEWEST_ALIKE:  # limits leave hardly any of that size
+        if len(near) < FEWEST_ALIKE:  # the limits leave hardly any designs of that size
             self._like = None
             return
         self.pool = near[np.lexsort((self._differences(near, row), self._worth(near)))]
 
     def _fastest_as_good(self, rows: Rows, traded: tuple[str, float] | None) -> int:
-        """Index of the best row by the law, or of a clearly faster one that is about as good."""
+        """Index of the row with the lowest loss by the law, or of a clearly faster row with about the same loss."""
         loss = self.law(rows)
         best = int(np.argmin(loss))
         if traded is None:
@@ -230,15 +233,15 @@ class Chooser:
         return fastest if seconds[fastest] <= CLEARLY * seconds[best] else best
 
     def _differences(self, rows: Rows, row: Rows) -> NDArray[np.int64]:
-        """Number of choices in which each of ``rows`` differs from ``row``; a choice of layers counts once, (n,)."""
+        """Number of choices in which each of ``rows`` differs from ``row``, (n,); per-layer choices count once."""
         parts = [(rows[:, columns] != row[:, columns]).any(axis=1) for columns in self._space.columns.values()]
         return np.asarray(np.sum(parts, axis=0), np.int64)
 
     def _changed(self, rows: Rows) -> Rows:
-        """All rows that differ from one of ``rows`` in one choice; the format and how a model is served stay."""
+        """All rows that differ from one of ``rows`` in a single choice; the choices in ``SERVED`` are not changed."""
         found, active = [rows[:0]], self._space.active(rows)
         rows = rows.copy()
-        for columns in self._space.columns.values():  # what a deeper row would read is like the first layer
+        for columns in self._space.columns.values():  # layers that only deeper rows have are set like the first layer
             rows[:, columns] = np.where(active[:, columns], rows[:, columns], rows[:, columns[:1]])
         for name, columns in self._space.columns.items():
             if name not in SERVED:
@@ -249,14 +252,14 @@ class Chooser:
         return distinct_rows(self._space.canonical(np.vstack(found)))[0]
 
     def _kept(self, rows: Rows) -> Rows:
-        """Those of ``rows`` that are within the limits and, where the run stays around a design, about as large."""
+        """Selects the ``rows`` within the limits; if the run stays around one design, only rows of about its size."""
         kept = excess(self._limits, self._metrics(rows)) <= 0
         if self._like is not None:
             kept &= self._alike(rows, self._like)
         return rows[kept]
 
     def _alike(self, rows: Rows, row: Rows) -> NDArray[np.bool_]:
-        """Which rows have about the sizes of ``row``, (1, genes)."""
+        """Mask of the rows whose size is about that of ``row``, (1, genes)."""
         kept = np.ones(len(rows), bool)
         for name in SIZES:
             if name in self._space.index:
@@ -266,13 +269,13 @@ class Chooser:
         return kept & (AS_MANY[0] * theirs <= own) & (own <= AS_MANY[1] * theirs)
 
     def set_supernet_prior(self, rows: Rows, scores: Float64Array) -> None:
-        """Sets the supernet prior from ``scores`` of ``rows`` in bits per byte; see :class:`SupernetPrior`."""
+        """Sets the supernet prior from the supernet's ``scores`` of ``rows``, in bits per byte."""
         residuals = np.log(scores / self.law(rows))
         self._prior = SupernetPrior(self._counted, self._encoder, rows, residuals, seed=self._seed)
         self._fitted_on = []
 
     def next(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
-        """Up to ``count`` rows outside ``taken``; fewer when the pool is exhausted."""
+        """The next rows to train: ``count`` that are not in ``taken``, or fewer when the pool is exhausted."""
         if self._like is not None and not taken:
             first = self._first(observations)
             return np.vstack([first, self.next(count - 1, observations, first.tolist())]) if count > 1 else first
@@ -303,16 +306,17 @@ class Chooser:
         return pool[self._in_turns(pool, (order, list(together)), count)]
 
     def _first(self, observations: Sequence[Observation]) -> Rows:
-        """The design that a run around one size begins with, (1, genes)."""
+        """Row of the first design to train in a run that stays around one size, (1, genes)."""
         if len(self._past) < FEWEST:
             return self.pool[:1]
         pool = self._candidates(observations, (), np.random.default_rng(self._seed))
         return self._most_promising(pool, observations, 1)
 
     def _most_promising(self, pool: Rows, observations: Sequence[Observation], count: int) -> Rows:
-        """The first ``count`` rows of ``pool`` by their loss after a full training, before trainings of this run.
+        """The ``count`` rows of ``pool`` with the lowest expected loss, for use while this run has few results.
 
-        With ``FEWEST`` trainings of earlier runs the quality model counts, otherwise the law and the supernet alone.
+        The quality model predicts the loss if earlier searches left at least ``FEWEST`` training runs; otherwise the
+        law and the supernet do.
         """
         if len(self._past) < FEWEST:
             loss = self._law(observations)(pool) * np.exp(self._trend([])(pool))
@@ -321,9 +325,10 @@ class Chooser:
         return pool[np.argsort(loss * self.penalty_factor(pool), kind="stable")[:count]]
 
     def _with_other_operators(self, pool: Rows, taken: Rows, count: int) -> Rows:
-        """``count`` rows that try as many operators as possible that ``taken`` lacks; ties in the order of the pool.
+        """Picks ``count`` rows of ``pool`` that use the most operators not used in ``taken``; the first row wins ties.
 
-        Operators are choices by name, such as an activation or where convolutions are; sizes are numbers.
+        Choices with named values, such as the activation or the place of convolutions, are operators; choices with
+        numeric values are sizes.
         """
         names = [name for name, columns in self._space.columns.items() if name not in SERVED and self._by_name(columns)]
         columns = [int(self._space.columns[name][0]) for name in names]
@@ -339,9 +344,9 @@ class Chooser:
         return isinstance(self._space.genes[columns[0]].values[0], str | bool)
 
     def _in_turns(self, pool: Rows, orders: Sequence[Sequence[int]], count: int) -> list[int]:
-        """Takes candidates from several rankings in turn, one per size (width, depth, vocabulary) while possible.
+        """Takes ``count`` candidates from the rankings ``orders`` alternately, with different ``SIZES`` where possible.
 
-        In a run that stays around one size, sizes need not differ.
+        In a run that stays around one size, candidates may have the same sizes.
         """
         shape = pool[:, [self._space.index[name] for name in SIZES if name in self._space.index]].tolist()
         picks: list[int] = []
@@ -355,9 +360,9 @@ class Chooser:
         return picks
 
     def propose_by_law(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
-        """Up to ``count`` rows outside ``taken`` with the best losses by the law; at first one per shape.
+        """Up to ``count`` rows not in ``taken`` that the law finds best, starting with rows that differ in ``SIZES``.
 
-        ``observations`` are ignored: this is for runs without trainings before the final ones.
+        ``observations`` are ignored, because runs that use this function train nothing before the final training runs.
         """
         gone = {self._architecture(row) for row in taken}
         pool = self.pool[[i for i, row in enumerate(self.pool.tolist()) if self._architecture(row) not in gone]]
@@ -369,9 +374,10 @@ class Chooser:
         return [int(i) for i in self._space.nearest(choices)]
 
     def in_other_formats(self, row: Sequence[int], names: Sequence[str] = SERVED) -> Rows:
-        """Variants of ``row`` in other weight formats, steps, solvers and guidance predicted within the limits.
+        """Variants of ``row`` that differ only in the choices ``names``, and that are predicted to meet the limits.
 
-        All of them share one training. ``names`` are the choices that may differ.
+        By default, these choices are weight format, steps, solver, shift and guidance. All variants share one training
+        run.
         """
         columns = [self._space.index[name] for name in names if name in self._space.index]
         values = np.array(list(itertools.product(*(range(self._space.cardinalities[column]) for column in columns))))
@@ -383,9 +389,10 @@ class Chooser:
         return rows[excess(self._limits, self._metrics(rows)) <= 0] if len(rows) else rows
 
     def better_served(self, row: Sequence[int]) -> float:
-        """Factor (at most 1) on the loss of ``row`` if it uses its best number of steps, by the law.
+        """Loss that the law expects of the best variant of ``row``, divided by the loss of ``row``; at most 1.
 
-        It uses only the law, since the minimum of several noisy predictions would favour the most uncertain one.
+        Variants differ in steps and solver, and are predicted to meet the limits. Only the law is used, because
+        the minimum of several noisy predictions would favour the most uncertain one.
         """
         if not self._start.one_pass:
             return 1.0
@@ -394,24 +401,25 @@ class Chooser:
         return float(factors.min() / factors[0])
 
     def penalty_factor(self, rows: Rows) -> Float64Array:
-        """Factor on bits per byte of ``rows``, (n,): 1, or more where soft limits are exceeded."""
+        """Factor on bits per byte of ``rows``, (n,): 1, or more if soft limits are exceeded."""
         return 1.0 + self.problem.penalty(self.problem.price(rows)[1])
 
     def law(self, rows: Rows, *, budget: float | None = None) -> Float64Array:
-        """Bits per byte of ``rows`` by the scaling law, before this run trained anything, (n,).
+        """Bits per byte that the scaling law expects for ``rows`` before this run has trained anything, (n,).
 
-        ``budget`` is the length of the training, a full one unless given.
+        ``budget`` is the length of training; by default that of a full training run.
         """
         return self._law([])(rows, budget=budget)
 
     def law_of(self, choices: Mapping[str, object]) -> float:
-        """Like :meth:`law` for a reference design, using the closest row."""
+        """Like :meth:`law`, for a reference design; the closest row of the space stands in for it."""
         return float(self.law(np.array([self.nearest(choices)]))[0])
 
     def spread(self, trained: int, scored: int) -> tuple[Rows, Rows]:
-        """Rows for training a supernet, and the rows that it scores.
+        """Rows of the designs to train in a supernet, and rows of the designs to score with it.
 
-        The former are sampled from the pool; half of the latter are those that the law ranks best.
+        The designs to train are sampled from the pool. The designs to score are chosen from them: one half are those
+        that the law finds best, the other half are random.
         """
         rng = np.random.default_rng([self._seed, 19])
         rows = self.pool[np.sort(rng.permutation(len(self.pool))[:trained])]
@@ -422,14 +430,14 @@ class Chooser:
     def expected(
         self, observations: Sequence[Observation], rows: Rows, *, budget: float | None = None
     ) -> tuple[Float64Array, Float64Array]:
-        """Mean and standard deviation of bits per byte of ``rows`` after a final training, or one of ``budget``."""
+        """Mean and standard deviation of bits per byte of ``rows`` after training for ``budget`` (default: in full)."""
         law, trend = self._learn(observations)
         mean, std = self._model.predict(rows)
         loss = np.exp(mean + trend(rows)) * law(rows, budget=budget)
         return loss, loss * std
 
     def foreseen(self, rows: Rows, *, budget: float) -> tuple[Float64Array, Float64Array]:
-        """Mean and standard deviation of the loss of ``rows`` that were expected before this run trained anything."""
+        """Mean and standard deviation of the loss that was expected of ``rows`` before this run trained anything."""
         if len(self._past) >= FEWEST:
             return self.expected([], rows, budget=budget)
         loss = self.law(rows, budget=budget)
@@ -457,11 +465,11 @@ class Chooser:
     def _learn(
         self, observations: Sequence[Observation]
     ) -> tuple[Callable[..., Float64Array], Callable[[Rows], Float64Array]]:
-        """Fits scaling law and quality model to all trainings; returns the law and the supernet's trend."""
+        """Fits the scaling law and the quality model to all training runs; returns the law and :meth:`_trend`."""
         law = self._law(observations)
         observations = [*self._past, *observations]
-        seen = np.array([item.row for item in observations])
-        expected = law(seen, np.array([item.tokens for item in observations], float))
+        seen, tokens = self._seen(observations)
+        expected = law(seen, tokens)
         share = [min(1.0, item.spent / self._final) for item in observations]
         residuals = np.log(self._losses(observations) / expected)
         trend = self._trend(seen, residuals)
@@ -474,7 +482,7 @@ class Chooser:
     def _trend(
         self, seen: Rows | Sequence[tuple[int, ...]], residuals: Sequence[float] | Float64Array = ()
     ) -> Callable[[Rows], Float64Array]:
-        """The supernet prior of rows multiplied by the trust in it; 0 without a supernet."""
+        """Returns a function from rows to supernet prior times trust; without a supernet, its results are 0."""
         prior = self._prior
         if prior is None:
             return lambda rows: np.zeros(len(rows))
@@ -482,14 +490,14 @@ class Chooser:
         return lambda rows: trust * prior(rows)
 
     def _fresh(self) -> QualityModel:
-        """A model without earlier fits, so that a resumed search gets the same posterior."""
+        """A new quality model that was never fitted, so that a resumed search gets the same posterior."""
         return QualityModel(self._counted, seed=self._seed, encoder=self._encoder)
 
     def _counted_problem(self) -> Problem:
-        """Features of the quality model: choices and parameter counts, without times.
+        """The problem that the quality model sees: choices and parameter counts, without times.
 
-        Predicted times are left out because they vary with measurements from day to day, and quality does not depend on
-        them.
+        Predicted times are left out because they vary from day to day with measurements, while quality does not depend
+        on them.
         """
 
         def free(rows: Rows) -> tuple[Float64Array, Float64Array]:
@@ -499,7 +507,7 @@ class Chooser:
         return replace(self.problem, goals=goals, limits=(), free=free)
 
     def _law(self, observations: Sequence[Observation]) -> Callable[..., Float64Array]:
-        """The scaling law fitted to all trainings, as bits per byte of rows after some tokens or a full training."""
+        """Fits the scaling law to all training runs; the result maps rows (and tokens or a budget) to bits per byte."""
         pace = self._fitted_pace(observations)
         observations = [*self._past, *observations]
         seen, tokens = self._seen(observations)
@@ -516,16 +524,16 @@ class Chooser:
         return loss
 
     def _read(self, rows: Rows, tokens: Float64Array) -> Float64Array:
-        """Bytes of new text that ``tokens`` are worth to designs of ``rows``, (n,)."""
+        """Converts ``tokens`` of each row to bytes, (n,); repeated text counts as fewer bytes of new text."""
         return self._start.fresh(tokens * self._bytes_per_token(rows), self._unique_bytes)
 
     def _seen(self, observations: Sequence[Observation]) -> tuple[Rows, Float64Array]:
-        """Rows, (n, genes), and tokens, (n,), of trainings."""
+        """Rows, (n, genes), and training tokens, (n,), of the observed training runs."""
         rows = np.array([item.row for item in observations], dtype=np.int64).reshape(-1, len(self._space.genes))
         return rows, np.array([item.tokens for item in observations], float)
 
     def _fitted_pace(self, observations: Sequence[Observation]) -> Pace:
-        """How fast the trainings of this run are."""
+        """Training speed in this run, fitted to its training runs."""
         if not observations:
             return self._pace
         seen, tokens = self._seen(observations)
@@ -533,61 +541,73 @@ class Chooser:
         return fit_pace(*self._sizes(seen), tokens / spent)
 
     def _factor(self, rows: Rows, tokens: Float64Array) -> Float64Array:
-        """Factor on the law's loss for the sampling steps and operators of ``rows`` after ``tokens``, (n,)."""
-        return self._start.of_passes(self._space.equal_steps(rows)) * np.exp(self._change(rows, tokens))
+        """Factor on the law's loss for the sampling steps, operators and depth of ``rows`` after ``tokens``, (n,)."""
+        change = self._change(rows, tokens) + self._by_depth(self._operators.depths, rows, tokens)
+        return self._start.of_passes(self._space.equal_steps(rows)) * np.exp(change)
+
+    def _by_depth(
+        self, known: Mapping[int, Mapping[float, float]], rows: Rows, tokens: Float64Array, otherwise: ArrayLike = 0.0
+    ) -> Float64Array:
+        """Change of the ln loss after ``tokens``, (n,), by number of layers; ``otherwise`` where that is unknown."""
+        depths, total = self._space.values(rows, "depth"), np.broadcast_to(otherwise, len(rows))
+        for depth, changes in known.items():
+            total = np.where(depths == depth, change_after(changes, tokens), total)
+        return np.asarray(total, float)
 
     def _change(self, rows: Rows, tokens: Float64Array) -> Float64Array:
-        """Change of the ln loss after ``tokens`` by the operators of ``rows``, (n,)."""
+        """By how much the operators of ``rows`` change the ln loss after ``tokens``, (n,)."""
         total = np.zeros(len(rows))
         for share, operator in self._known_operators(rows):
-            points, changes = np.log(list(operator.loss)), list(operator.loss.values())
-            total += share * np.interp(np.log(tokens), points, changes)
+            total += share * self._by_depth(operator.shallow, rows, tokens, change_after(operator.loss, tokens))
         return total
 
     def _slower(self, rows: Rows) -> Float64Array:
-        """Factor on the seconds per training token for the operators of ``rows``, (n,)."""
-        slower = self._pace.layer_parameter_s / PACE.layer_parameter_s  # what matrix products take, not convolutions
+        """Factor on the seconds per training token because of the operators of ``rows``, (n,)."""
+        slower = self._pace.layer_parameter_s / PACE.layer_parameter_s  # of matrix products, not of convolutions
         parts = [share * operator.seconds / max(1.0, slower) for share, operator in self._known_operators(rows)]
         return np.asarray(np.exp(np.sum([np.zeros(len(rows)), *parts], axis=0)))
 
     def _known_operators(self, rows: Rows) -> Iterator[tuple[Float64Array, Operator]]:
-        """Each operator of the prior with the share of the layers of ``rows`` that have it, (n,)."""
-        active, single = self._space.active(rows), self._space.values(rows, "depth") == 1
-        for name in self._operators.operators.keys() & self._space.columns.keys():
-            columns = self._space.columns[name]
-            values = [str(value) for value in self._space.genes[columns[0]].values]
-            for value, operator in self._operators.operators[name].items():
-                if value in values:
-                    has = (rows[:, columns] == values.index(value)) & active[:, columns]
-                    share = has.sum(axis=1) / active[:, columns].sum(axis=1)
-                    yield share * ~single, operator
-                    yield share * single, operator.one_layer or operator
+        """Yields each operator of the prior with the share of each row's layers that have it, (n,)."""
+        active, columns = self._space.active(rows), self._space.columns
+        listed = {name: self._space.genes[own[0]].values for name, own in columns.items()}
+        found = [
+            (name, [str(known) == value for known in listed[name]], operator)
+            for name, operators in self._operators.operators.items()
+            for value, operator in operators.items()
+            if name in listed
+        ]
+        if self._operators.grouped is not None and "attention" in listed:  # a choice of query heads and key heads
+            found.append(("attention", [pair[0] > pair[1] for pair in listed["attention"]], self._operators.grouped))
+        for name, holds, operator in found:
+            own = active[:, columns[name]]
+            yield (np.array(holds)[rows[:, columns[name]]] & own).sum(axis=1) / own.sum(axis=1), operator
 
     def _worth(self, rows: Rows) -> Float64Array:
-        """Change of the ln loss after a full training by the operators of ``rows``, (n,): slower ones read less."""
+        """Change of the ln loss due to the operators of ``rows``, (n,); slow operators leave time for less text."""
         change = self._change(rows, self._full_tokens(rows, self._pace))
         return change if self._in_tokens else change + self._start.slope * np.log2(self._slower(rows))
 
     def _full_tokens(self, rows: Rows, pace: Pace, budget: float | None = None) -> Float64Array:
-        """Tokens of a training of ``budget``, or of a full one, at a pace, (n,)."""
+        """Tokens on which each row can be trained at ``pace`` within ``budget`` (default: full training), (n,)."""
         amount = np.full(len(rows), budget or self._final)
         return amount if self._in_tokens else amount * pace.tokens_per_s(*self._sizes(rows)) / self._slower(rows)
 
     def _sizes(self, rows: Rows) -> tuple[Float64Array, Float64Array]:
-        """Parameters of the layers and of the head, each (n,)."""
+        """Parameter counts of the layers and of the head of each row, both (n,)."""
         head = (self._space.outputs(rows) * self._space.values(rows, "d_model")).astype(float)
         tables = np.where(self._space.values(rows, "tie_embeddings"), 1.0, 2.0)
         return np.maximum(self._metrics(rows)["parameters"] - tables * head, 1.0), head
 
     @staticmethod
     def _losses(observations: Sequence[Observation]) -> Float64Array:
-        """Losses, (n,), bounded below so that logarithms exist."""
+        """Observed losses, (n,), bounded from below so that their logarithms are finite."""
         return np.maximum([item.loss for item in observations], LEAST_LOSS)
 
     def _candidates(
         self, observations: Sequence[Observation], taken: Sequence[Sequence[int]], rng: np.random.Generator
     ) -> Rows:
-        """The pool and children of the best so far, without taken rows."""
+        """The pool and variants of the best candidates; leaves out rows that can share training with ``taken`` rows."""
         rows, observations = self.pool, [*self._past, *observations]
         if observations:
             seen = np.array([item.row for item in observations])
@@ -604,9 +624,10 @@ class Chooser:
         return rows[kept]
 
     def _architecture(self, row: Sequence[int]) -> tuple[int, ...]:
-        """Key of a row without its weight format, steps, solver and guidance, so that each training has one trial.
+        """Key that is equal for rows that can share a training run: it leaves out the choices in ``SERVED``.
 
-        Guidance counts only as present or absent: guided models are also trained without labels.
+        The key says whether the model is guided, but not how strongly, because guided models are also trained without
+        labels.
         """
         key = [int(value) for value in row]
         for name in SERVED:
@@ -618,7 +639,7 @@ class Chooser:
 
 
 def _spread(columns: Float64Array, held: Float64Array, count: int) -> NDArray[np.int64]:
-    """``count`` points far from each other and from ``held``: each is the farthest from all previous ones."""
+    """Indices of ``count`` points, each the farthest from ``held`` and from the points chosen before it."""
     scale = columns.std(axis=0)
     points, before = columns[:, scale > 0] / scale[scale > 0], held[:, scale > 0] / scale[scale > 0]
     centre = points.mean(axis=0)

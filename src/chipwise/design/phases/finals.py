@@ -1,16 +1,18 @@
-"""The end of a run: exports and measures finalists and reference design, and decides the winner.
+"""The end of a run: exports and measures the finalists and the reference design, and decides the winner.
 
 The validation text selects the winner; the test text is used only for the reported numbers.
 
-A finalist can win if it was measured within every hard limit, reaches the minimum scores on tasks, and is no slower per
-token than the reference design (unless a soft limit trades time for quality). Of these, the one with the fewest
-validation bits per byte, including penalties, wins. If latency is also an objective, a clearly faster finalist wins
-instead if its loss is within the noise between seeds. Measured values decide. Whether the interval of a P99 is within
-its limit is only reported, because with few samples it would exclude every finalist.
+A finalist can win if it was measured within every hard limit, reaches the minimum scores on tasks, and takes no longer
+per token than the reference design (unless a soft limit trades time for quality). Of these finalists, the one with the
+fewest validation bits per byte, including penalties, wins. If latency is also an objective, a clearly faster finalist
+wins instead if its loss differs by no more than the noise between seeds. Measured values decide. The interval of a P99
+may extend beyond the limit: with few samples, the interval is so wide that otherwise no finalist could win. The report
+says whether the interval is within the limit.
 
-If no finalist qualifies, the search still ends with a design. If the machine was busy, limits on times are unconfirmed
-for finalists that kept them before, and the same rule chooses among these. Otherwise the winner is the design whose
-worst relative excess is smallest. The report says so, and resuming the run measures again.
+If no finalist qualifies, the search still ends with a design. A finalist that met the limits on times in an earlier
+measurement, but exceeds them now on a busy machine, is unconfirmed. The same rule chooses among unconfirmed finalists.
+If there are none, the winner is the design whose worst relative excess over a limit is smallest. The report says so,
+and resuming the run measures again.
 """
 
 from __future__ import annotations
@@ -26,16 +28,18 @@ import numpy as np
 
 from chipwise.core.arrays import AnyArray
 from chipwise.core.digest import plain
+from chipwise.core.dtypes import weight_format
 from chipwise.core.files import build, storage, write_atomic
 from chipwise.deploy.export.exporters import export_for, suffix_of
 from chipwise.deploy.export.onnx import export
 from chipwise.deploy.measure.measurement import Measurement
-from chipwise.deploy.serving.web_page import PAGES
+from chipwise.deploy.runtimes.web.engines import ENGINES
+from chipwise.deploy.serving.web_page import write_page
 from chipwise.design.limits import TIMED, broken, soft_limit_on_latency
 from chipwise.design.phases.going_on import seed_of
 from chipwise.design.phases.limits import as_good_but_faster, within, worst_excess
 from chipwise.design.phases.matrix_formats import chosen_by_matrix, select_formats
-from chipwise.design.phases.measuring import loudness_of, measurement_notes
+from chipwise.design.phases.measuring import loudness_of, run_notes
 from chipwise.design.phases.other_devices import OtherDevices
 from chipwise.design.phases.task_evaluation import SPARE, TaskEvaluation
 from chipwise.design.run.folder import PROMISES, RunFolder
@@ -46,8 +50,9 @@ from chipwise.design.targets.chance import chances_of, kept, values_of
 from chipwise.design.targets.formats import suffix_there
 from chipwise.design.targets.target import Target
 from chipwise.errors import Infeasible, InputError, MeasurementError, TrainingDiverged, Unsupported
-from chipwise.model.arch.design import USUALLY_FUSED
+from chipwise.model.arch.design import USUALLY_FUSED, Design
 from chipwise.model.arch.io import to_data
+from chipwise.model.blocks.quantisers import QUANTISERS
 from chipwise.model.blocks.quantize import Packing
 from chipwise.model.walk.calibration import AUTO, LEARNED, Choice, Judge, choose, quantiser
 from chipwise.training.data.recipe import Recipe
@@ -55,22 +60,23 @@ from chipwise.training.tasks.protocol import Exported, Losses, TaskData
 
 LEARNED_SHARE = 0.05  # of the cost of the training: learned rounding of a finalist to int4
 LEARNED_STEP = 4.2  # training steps that one of its steps costs: half the batch, twice, in FP32 and with all logits
+ALIKE_FROM_BITS = 8  # of a weight: quantisers differ by less than 0.05 % of the loss, so none is tried
 ROUNDS = 5  # most rounds of measuring on a busy machine
 ROUNDS_S = 120.0  # wall-clock seconds after which no further round begins
 PAUSE_S = (0.0, 3.0, 10.0, 20.0)  # waiting time before each further round, for the machine to become quiet
 
 
 class Finals:
-    """Exports, scores and measures the finalists, decides the winner and writes its folder.
+    """Exports, scores and measures the finalists, decides the winner and writes the winner's folder.
 
     Args:
         trials: The run's trials.
         spec: The run.
-        folder: Its folder.
+        folder: The run's folder.
         data: The run's task with its data.
         target: The target device.
-        tasks: Evaluates contenders on the run's tasks, if there are any.
-        others: The run's other devices, if there are any.
+        tasks: Evaluates contenders on the run's tasks; None if there are no tasks.
+        others: The run's devices other than its target; None if there are none.
         penalty_factor: Factor on a candidate's bits per byte: 1, or more if soft limits are exceeded.
         on_phase: Called with the name of each phase.
         left_s: CPU seconds of the budget left for measuring. Default: no limit.
@@ -99,7 +105,7 @@ class Finals:
         self._left_s, self._sleep, self._clock = left_s, sleep, clock
         self._target, self._others = target, others
         self._learned: dict[int, Exported] = {}  # candidates whose rounding is learned, by number
-        self.contenders: list[Candidate] = []  # contenders that qualify, after the decision
+        self.contenders: list[Candidate] = []  # those from which the winner was chosen
         self.met = True  # whether any contender qualifies
 
     def decide(
@@ -107,11 +113,12 @@ class Finals:
     ) -> Candidate:
         """Decides the winner; see the module docstring.
 
-        Limits on metrics that cannot be measured are checked by prediction. If no finalist keeps the limits, ``others``
-        are exported as trained so far and measured, in their order; at most ``SPARE`` of those within the limits are
-        evaluated on the tasks.
+        Limits on metrics that cannot be measured are checked by prediction. If no finalist meets the limits, the
+        candidates in ``others`` are exported and measured in the given order; they get no further training. Up to
+        ``SPARE`` of them that meet the limits are evaluated on the tasks.
 
-        If no trained candidate qualifies, the winner is the one that comes closest, and ``met`` is False.
+        If no trained candidate qualifies, the winner is the candidate that comes closest to the limits, and ``met`` is
+        False.
 
         Raises:
             Infeasible: No finalist could be measured.
@@ -136,11 +143,11 @@ class Finals:
         self.met = bool(good)
         self.contenders = good or self._closest(fitting or tried)
         if not self.met:
-            self._keeping_floors(self.contenders)  # the report also needs them
+            self._keeping_floors(self.contenders)  # the report needs their scores too
         return self.best(self.contenders, reference)
 
     def _closest(self, tried: Sequence[Candidate]) -> list[Candidate]:
-        """Contenders to choose from if none keeps all limits.
+        """The contenders if no candidate meets all limits: unconfirmed ones, else the one closest to the limits.
 
         Raises:
             Infeasible: None of ``tried`` could be measured.
@@ -153,7 +160,7 @@ class Finals:
         return unconfirmed or [min(known, key=lambda item: (self._beyond(item), item.number))]
 
     def _unconfirmed(self, item: Candidate) -> bool:
-        """Whether a candidate breaks only limits on times, on a busy machine, and kept them before."""
+        """Whether a candidate exceeds only limits on times, on a busy machine, and met these limits earlier."""
         timed = [limit for limit in self._spec.limits if limit.hard and limit.metric in TIMED]
         others = [limit for limit in self._spec.limits if limit.hard and limit.metric not in TIMED]
         return (
@@ -165,7 +172,7 @@ class Finals:
         )
 
     def _beyond(self, item: Candidate) -> float:
-        """Largest relative excess of a candidate over a limit; infinite if a task could not be evaluated."""
+        """The candidate's largest relative excess over any limit; infinite if a task could not be evaluated."""
         if any("failed" in result for result in item.tasks.values()):
             return math.inf
         there = {} if self._others is None else values_of(self._others.predict(item.design))
@@ -183,7 +190,7 @@ class Finals:
         return next(iter(faster), fewest)
 
     def _seconds(self, item: Candidate) -> float | None:
-        """Measured time per token or request; predicted if the target cannot measure."""
+        """Measured time per token or request; the predicted time if the target cannot measure."""
         known = item.measured if self._target.measures else item.costs
         return (known or {}).get(self._spec.task_settings.latency_metric)
 
@@ -193,7 +200,7 @@ class Finals:
         return bits * self._penalty_factor(item)
 
     def keeps_limits(self, item: Candidate) -> bool:
-        """Whether a contender keeps every hard limit: by measurement, or by prediction with the run's confidence."""
+        """Whether a contender meets every hard limit, as measured or as predicted with the run's confidence."""
         if not item.alive or (self._others is not None and not self._others.keeps_limits(item.design)):
             return False
         if not self._target.measures:
@@ -202,7 +209,7 @@ class Finals:
         return item.measured is not None and within(self._spec.limits, item.costs)
 
     def _keeping_floors(self, items: Sequence[Candidate], *, beside: Sequence[Candidate] = ()) -> list[Candidate]:
-        """Selects contenders that reach the minimum scores of all tasks; also evaluates ``beside`` for the report."""
+        """Selects the ``items`` that reach all minimum scores on tasks; evaluates ``beside`` too, for the report."""
         if self._tasks is None:
             return list(items)
         self._on_phase("evaluating tasks")
@@ -211,10 +218,11 @@ class Finals:
         return [item for item in known if not self._tasks.missed(item)]
 
     def measure(self, contenders: Sequence[Candidate]) -> None:
-        """Exports the contenders and measures them in turns if the target can, repeating while the machine is busy.
+        """Exports the contenders and, if possible, measures them alternately; repeats while the machine is busy.
 
-        The quietest measurement of each contender counts. There are at most ``ROUNDS`` rounds, and after the first only
-        as many as the budget and ``ROUNDS_S`` allow; measurements that stay unclean are marked.
+        For each contender, the measurement made while the machine was quietest counts. There are at most ``ROUNDS``
+        rounds; after the first one, only as many as the budget and ``ROUNDS_S`` allow. A contender that was measured
+        only while the machine was busy is marked.
         """
         self._on_phase("measuring the finalists" if self._target.measures else "exporting the finalists")
         for item in contenders:
@@ -242,22 +250,14 @@ class Finals:
 
     def _notes(self, item: Candidate, found: Measurement) -> dict[str, object]:
         """Notes of a final measurement."""
-        spec, predicted = self._spec, self._target.predict(item.design)
-        return measurement_notes(
-            found,
-            spec.target.rates,
-            final=True,
-            request=spec.space,
-            predicted=predicted,
-            prompt_p99=spec.prompt_p99,
-        )
+        return run_notes(self._spec, found, final=True, predicted=self._target.predict(item.design))
 
     def _quieter(self, item: Candidate, found: Measurement) -> bool:
         known = item.notes.loudness
         return not item.notes.final and (known is None or found.clean or loudness_of(self._notes(item, found)) < known)
 
     def _take_back(self, contenders: Sequence[Candidate]) -> None:
-        """Measures contenders again without their per-matrix formats, if those break a limit."""
+        """Drops the per-matrix formats of contenders that exceed a limit, and measures these contenders again."""
         if not chosen_by_matrix(self._spec, self._target):
             return
         tried = [self._trials[item.number] for item in contenders]
@@ -278,7 +278,7 @@ class Finals:
         return self._folder.trial(item.number) / f"model{suffix}"
 
     def _export(self, item: Candidate) -> None:
-        """Writes ``model.onnx`` with the trained weights and scores it on the validation text; only once."""
+        """Writes ``model.onnx`` with the trained weights and scores it on the validation text, if not yet done."""
         item, folder = self._trials[item.number], self._folder.trial(item.number)
         if item.notes.exported_loss is not None and (folder / "model.onnx").exists():
             return
@@ -327,13 +327,13 @@ class Finals:
             return read(trained_again(arch, data, path, seed=seed, precision=precision, recipe=recipe))
 
     def _trained(self, item: Candidate) -> Exported:
-        """The trained weights of a candidate, and how their matrices are packed one by one."""
+        """The trained weights of a candidate, and how its matrices are packed."""
         weights, folder = self._weights(item), self._folder.trial(item.number)
         packing, _ = self._packing(self._trials[item.number], weights)
         return Exported(design=item.design, weights=weights, folder=folder, packing=packing)
 
     def _exported(self, item: Candidate) -> Exported:
-        """What a candidate's ``model.onnx`` holds."""
+        """Design and weights for the candidate's ``model.onnx``, after learned rounding if that was chosen."""
         if item.number in self._learned:
             return self._learned[item.number]
         trained = self._trained(item)
@@ -343,7 +343,7 @@ class Finals:
         return self._learned[item.number]
 
     def _learn(self, item: Candidate, trained: Exported) -> Exported:
-        """A candidate after learned rounding for ``LEARNED_SHARE`` of the cost of its training.
+        """Applies learned rounding to a candidate, at a cost of about ``LEARNED_SHARE`` of its training cost.
 
         Raises:
             Unsupported: The model reads more than one input.
@@ -358,23 +358,31 @@ class Finals:
         return replace(trained, design=found.design, weights=found.weights, packing=found.packing)
 
     def _with_quantiser(self, item: Candidate, weights: Mapping[str, AnyArray]) -> Candidate:
-        """The candidate with its quantiser noted: that of the run, or the one of least loss on calibration data."""
+        """Notes the candidate's quantiser: the run file's or, for ``auto``, the best one on calibration data."""
         if item.design.weights == "fp32":
             return item
         method = self._spec.quantiser
         found: dict[str, object] = {"method": method}
         if method == AUTO:
             packing, judge = self._packing(item, weights)
-            choice = choose(item.design, weights, packing, judge)
+            bits = min(weight_format(form).stored_bits for form in item.design.formats.all)
+            among = tuple(QUANTISERS) if bits < ALIKE_FROM_BITS else ("nearest",)
+            choice = choose(item.design, weights, packing, judge, among=among)
             found = plain(choice)
-            if learns(self._spec, self._target) and "int4" in item.design.formats.all:
+            if learns(self._spec, self._target, item.design) and self._can_learn:
                 self._trials.note(item.number, quantised=found)
                 found = {**plain(self._beside_learned(item, choice, judge)), "start": choice.method}
         self._trials.note(item.number, quantised=found)
         return self._trials[item.number]
 
+    @property
+    def _can_learn(self) -> bool:
+        """Whether the budget still pays for learned rounding; see :meth:`RunBudget.kept_for`."""
+        allowed = self._spec.allowance
+        return not allowed.whole or self._left_s() >= LEARNED_SHARE * allowed.total
+
     def _beside_learned(self, item: Candidate, choice: Choice, judge: Judge) -> Choice:
-        """``choice`` after learned rounding was tried too, if it can be."""
+        """The better of ``choice`` and learned rounding; ``choice`` itself if learned rounding is not possible."""
         self._on_phase("learned rounding")
         began_s = time.process_time()
         try:
@@ -389,22 +397,23 @@ class Finals:
         return both
 
     def _packing(self, item: Candidate, weights: Mapping[str, AnyArray]) -> tuple[Packing, Judge]:
-        """The packing of a candidate's matrices by its noted quantiser, and a judge of rounded weights.
+        """Returns how to pack a candidate's matrices, and a function that computes the loss of rounded weights.
 
-        Both use its training data. Candidates that were exported before quantisers were noted are rounded to nearest.
+        Both use batches of the task's training data. If no quantiser is noted for the candidate, its matrices are
+        rounded to nearest.
         """
         from chipwise.training.loop.evaluate import calibrated
 
         arch = item.design.arch
         packing, judge = calibrated(arch, weights, self._data.data(arch), build(Recipe, dict(self._data.recipe)))
         noted = item.notes.quantised
-        method = noted.get("start", noted.get("method", "nearest"))  # learned rounding starts from another one
+        method = noted.get("start", noted.get("method", "nearest"))  # learned rounding starts from another quantiser
         return replace(packing, quantiser=quantiser(str(method))), judge
 
     def test(self, winner: Candidate, reference: Candidate | None) -> dict[str, object]:
-        """Scores winner and reference design on test data; stores their losses, returns fields of a ``TestScore``.
+        """Scores winner and reference design on test data, stores the losses, and returns the fields of ``TestScore``.
 
-        The standard error of the difference of logarithms is over the common test entries.
+        The standard error of the difference between the log losses is computed over the test entries.
         """
         self._on_phase("scoring on test data")
         found: list[Losses] = []
@@ -425,7 +434,7 @@ class Finals:
         }
 
     def samples(self, winner: Candidate, reference: Candidate | None) -> dict[str, object]:
-        """Outputs of winner and reference design on test data, for the report."""
+        """Example outputs of winner and reference design on test data, for the report."""
         found = dict(
             self._data.samples(self._exported(winner), None if reference is None else self._exported(reference))
         )
@@ -435,7 +444,7 @@ class Finals:
         return found
 
     def write_winner(self, winner: Candidate) -> None:
-        """Writes the folder of the winner in its ecosystem's format, with the measured ``model.onnx``."""
+        """Writes the winner's folder in the format of its ecosystem, with the measured ``model.onnx``."""
         source = self._folder.trial(winner.number) / "model.onnx"
         metric, notes = self._spec.task_settings.metric, winner.notes
         tested = notes.exported_loss if notes.test_loss is None else notes.test_loss
@@ -451,33 +460,33 @@ class Finals:
                 write_atomic(self._folder.winner / path.name, path.read_bytes())
             self._data.ship(
                 self._trained(winner), self._folder.winner, files
-            )  # GGUF is written again, with its tokenizer
+            )  # GGUF is written again, now with the tokenizer
             self._write_page()
 
     def _write_page(self) -> None:
-        """What the winner's folder needs to run in a page, if it was searched for a browser."""
+        """Adds the files for running the winner in a web page to its folder, if the run's target is a browser."""
         target, folder = self._spec.target, self._folder.winner
-        write = PAGES.get(target.runtime)
-        if write is not None and (known := read_winner(folder)) is not None:
-            write(folder, threads=target.threads, promise=known.promise())
+        engine = ENGINES.get(target.runtime)
+        if engine is not None and (known := read_winner(folder)) is not None:
+            write_page(folder, engine=engine, threads=target.threads, promise=known.promise())
 
 
-def learns(spec: RunSpec, target: Target | None) -> bool:
-    """Whether finalists in int4 get learned rounding: in a budget for one model, in ONNX files."""
+def learns(spec: RunSpec, target: Target | None, design: Design) -> bool:
+    """Whether a finalist gets learned rounding: one in int4, in a run that trains one model and serves ONNX files."""
     served = target is not None and target.measures and suffix_of(spec.target.runtime) == ".onnx"
-    offered = any("int4" in one for one in (*spec.space.weights, *(spec.space.layer.weights or ())))
-    return served and offered and spec.allowance.alone and spec.quantiser == AUTO
+    return served and "int4" in design.formats.all and spec.allowance.alone and spec.quantiser == AUTO
 
 
 def learned_steps(training_steps: float) -> int:
-    """Steps of learned rounding after a training of so many steps."""
+    """Number of learned-rounding steps for a model that was trained for ``training_steps`` steps."""
     return max(1, round(LEARNED_SHARE * training_steps / LEARNED_STEP))
 
 
 def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, object]:
     """Contents of a winner's ``chipwise.json``: design, target, limits, predicted and measured metrics.
 
-    "Expected" values are predictions of metrics that were not measured; a winner measured on this machine has none.
+    "Expected" values are predictions for metrics without a measurement; there are none if the winner was measured on
+    this machine.
     """
     known = {**winner.notes.predicted, **winner.notes.believed_now}
     measured = winner.measured or {}
@@ -501,6 +510,6 @@ def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, object]:
 
 
 def chances(spec: RunSpec, item: Candidate) -> dict[str, float | None]:
-    """Probability that each hard limit on a predicted metric holds, by metric; None if unknown."""
+    """Maps each unmeasured metric with a hard limit to the probability that the limit is met; None if unknown."""
     known = {**item.notes.predicted, **item.notes.believed_now}
     return chances_of((i for i in spec.limits if i.hard and i.metric not in (item.measured or {})), known)

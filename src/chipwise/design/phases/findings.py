@@ -1,6 +1,6 @@
-"""Explains a run's result: the knee, the cost of each limit, the most important choices.
+"""Explains a run's result: the knee of its Pareto front, the cost of each limit, the most important choices.
 
-Candidates were trained for different times, so all are compared by the quality model's prediction after a full
+Candidates were trained for different lengths of time, so the quality model predicts the loss of each after full
 training. The findings are stored in the study as plain values, from which reports read them.
 """
 
@@ -22,7 +22,7 @@ from chipwise.design.strategies.strategy import Problem
 from chipwise.model.space.designs import summary
 from chipwise.model.space.search_space import Rows, SearchSpace
 
-SHARE = 0.10  # relative change of a relaxed limit
+SHARE = 0.10  # relative change by which each limit is relaxed
 _LEAST = 5  # fewest trained candidates for findings
 _IMPORTANCE_ROWS = 256
 
@@ -38,18 +38,18 @@ def explain_answer(
     whole: float | None = None,
     seed: int,
 ) -> dict[str, object]:
-    """The findings as plain values, in the form of :class:`chipwise.design.report.record.Answer`.
+    """Returns the findings as plain values, with the fields of :class:`chipwise.design.report.record.Answer`.
 
-    With few trainings there is no knee, and neither limits nor choices are explained.
+    If few candidates were trained, the findings leave out the knee of the front, the limits and the choices.
 
     Args:
         space: The run's space.
         chooser: The run's quality model and problem.
-        observations: All finished trainings.
-        trained: Candidates of the space with a training, in the order of their trials.
-        winner: The winner, for what the prior had expected of it.
-        references: Reference designs that were not trained; what the whole budget would have made of them is expected.
-        whole: The whole budget, in the unit of trainings.
+        observations: All finished training runs.
+        trained: Candidates of the space that were trained, in the order of their trials.
+        winner: The winner. The findings also state which loss was expected of it before any training.
+        references: Reference designs that were not trained; their losses after the whole budget are predicted.
+        whole: The run's whole budget, in the unit in which training is charged.
         seed: Random seed.
     """
     problem = chooser.problem
@@ -93,7 +93,7 @@ def explain_answer(
 
 
 def _foreseen(chooser: Chooser, observations: Sequence[Observation], winner: Candidate) -> dict[str, object] | None:
-    """What was expected of trainings before the first one, and what they reached; None if the winner has none."""
+    """Compares the loss expected of the winner before any training with the loss reached; None if it is untrained."""
     own = [item for item in observations if winner.row is not None and tuple(item.row) == tuple(winner.row)]
     if not own:
         return None
@@ -118,12 +118,12 @@ def _foreseen(chooser: Chooser, observations: Sequence[Observation], winner: Can
 def _alternatives(
     chooser: Chooser, observations: Sequence[Observation], references: Sequence[Candidate], whole: float
 ) -> list[dict[str, object]]:
-    """Reference designs trained for the whole budget: expected losses, the least first, from their nearest rows."""
+    """Reference designs with their expected losses after training for the whole budget, lowest loss first."""
     if not references:
         return []
     rows = np.array([chooser.nearest(item.notes.choices) for item in references], np.int64)
     mean, std = chooser.expected(observations, rows, budget=whole)
-    if len(observations) < _LEAST:  # too few for a spread of their own
+    if len(observations) < _LEAST:  # too few for the quality model to know its spread
         std = np.hypot(std, chooser.foreseen(rows, budget=whole)[1])
     off = np.exp(Z90 * std / mean)
     bounds = np.column_stack([mean, mean / off, mean * off]).tolist()
@@ -144,7 +144,7 @@ def _priced(problem: Problem, column: int, rows: Rows) -> Float64Array:
 
 
 def _points(chooser: Chooser, observations: Sequence[Observation], rows: Rows) -> Float64Array:
-    """Objectives to minimise, (n, m): expected loss after a full training, and predicted costs."""
+    """Objectives to minimise, (n, m): expected loss after full training, and predicted costs."""
     problem = chooser.problem
     points = np.zeros((len(rows), len(problem.goals)))
     points[:, problem.expensive_goals] = chooser.expected(observations, rows)[0][:, None]

@@ -1,8 +1,8 @@
-"""Resumes a run with other limits, budget or seed: which decisions are made again, and which results are kept.
+"""Resumes a run with other limits, budget or seed: keeps its results, and discards decisions that may change.
 
-Finished trainings and measurements are kept: a training as long as a rung of the new plan is used for that rung; a
-shorter one is continued if its candidate is promoted. New limits are compared with existing measurements. Reference
-designs are chosen again, because the largest within the new limits may be another one.
+Finished training runs and measurements are kept. A training run as long as a rung of the new plan counts for that rung;
+a shorter one is continued if its candidate is promoted. Existing measurements are compared with the new limits.
+Reference designs are chosen again, because the largest one within the new limits may differ.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from chipwise.design.strategies.study import Study
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 
-AS_LONG = 0.995  # share of a rung's budget that counts as complete, because trainings end with a whole step
-SHORTER = -1  # marks a training shorter than the first rung of the plan
+AS_LONG = 0.995  # share of a rung's budget that counts as complete, because training ends with a whole step
+SHORTER = -1  # rung number of training shorter than the first rung of the plan
 DECIDED = ("winner", "baseline", "finalists", "unmet", "test", "samples", "answer", "stopped")
 
 
 def take_up(study: Study, trials: Trials, spec: RunSpec, before: AnySpec | None) -> None:
-    """Discards the decisions of a study that other limits or another budget may change.
+    """Discards the decisions in a study that other limits or another budget may change.
 
     Args:
         study: The run's study.
-        trials: Its trials.
+        trials: The trials of the run.
         spec: The run with its new settings.
-        before: The previous spec, if it differs. The study's own record has priority, so that resuming can itself be
-            interrupted.
+        before: The previous spec, if it differs. Settings stored in the study have priority over it, because an earlier
+            attempt to resume may have been interrupted.
 
     Raises:
-        SpecError: A finished training is longer than a final one would be.
+        SpecError: A design was already trained for longer than one final training run of the new budget.
     """
     now, held = Basis.of(spec), study.memory.get("basis")
     was = build(Basis, held) if held is not None else Basis.of(before or spec)
@@ -64,14 +64,14 @@ def _training_of(item: Candidate) -> str:
 
 
 def stored_plan(study: Study) -> tuple[Rung, ...]:
-    """The plan of trainings stored in the study; empty if there is none yet."""
+    """The training plan stored in the study; empty if there is none yet."""
     return tuple(
         Rung(budget=budget, count=count) for budget, count in Record(study.memory).sequence("plan", tuple[float, int])
     )
 
 
 def _require_room(study: Study, items: Sequence[Candidate], spec: RunSpec) -> None:
-    """Checks that no training is longer than the final ones: winner and reference design need equal training."""
+    """Refuses a final training run shorter than a finished one, because all finalists need equally long training."""
     plan, allowed = stored_plan(study), spec.allowance
     ends = [
         plan[rung.rung].budget if 0 <= rung.rung < len(plan) else allowed.charge(seconds=rung.cpu_s, tokens=rung.tokens)
@@ -81,29 +81,29 @@ def _require_room(study: Study, items: Sequence[Candidate], spec: RunSpec) -> No
     longest = max(ends, default=0.0)
     if not allowed.alone and allowed.final < AS_LONG * longest:
         raise SpecError(
-            f"one final training would be {allowed.show(allowed.final)}, but the run has already trained for "
-            f"{allowed.show(longest)}; give at least that much",
+            f"one final training would be {allowed.show(allowed.final)}, but one design of this run has already "
+            f"trained for {allowed.show(longest)}; give each final training at least {allowed.show(longest)}",
             field="budget.final",
         )
 
 
 def charge_of(item: Candidate, allowance: Allowance) -> float:
-    """Charged length of a trial's longest training; 0 if it has none."""
+    """Budget used by a trial's longest training run; 0 if the trial was not trained."""
     return max((allowance.charge(seconds=rung.cpu_s, tokens=rung.tokens) for rung in item.rungs), default=0.0)
 
 
 def plan_with(
     make: Callable[[], tuple[Rung, ...]], candidates: Sequence[Candidate], allowance: Allowance
 ) -> tuple[Rung, ...]:
-    """Plan of the remaining budget, including the trainings of ``candidates``.
+    """Plans the remaining budget; the finished training of ``candidates`` counts in the plan.
 
     Args:
         make: Plans the remaining budget for new candidates.
         candidates: One candidate for each architecture tried so far.
-        allowance: The run's budget of trainings.
+        allowance: The run's budget for training.
 
     Raises:
-        SpecError: Nothing was trained in full, and the remaining budget is too small for a full training.
+        SpecError: Nothing was trained in full, and the remaining budget is too small for a full training run.
     """
     tried, final = len(candidates), allowance.final
     charges = [charge for item in candidates if (charge := charge_of(item, allowance))]
@@ -115,14 +115,14 @@ def plan_with(
         if not full:
             raise
         plan = (Rung(budget=final, count=0),)
-    if len(plan) == 1 and shorter:  # the remaining budget is for the most promising earlier candidates
+    if len(plan) == 1 and shorter:  # the remaining budget goes to the most promising earlier candidates
         last = Rung(budget=final, count=plan[0].count + full)
         return Rung(budget=min(min(shorter), final / ETA), count=max(tried, plan[0].count)), last
     return replace(plan[0], count=plan[0].count + tried), *plan[1:]
 
 
 def fit_to_plan(trials: Trials, plan: Sequence[Rung], allowance: Allowance) -> None:
-    """Assigns the finished trainings of all trials to the rungs of ``plan`` by their length."""
+    """Assigns the finished training runs of all trials to the rungs of ``plan`` by their length."""
 
     def place(rung: TrainedRung) -> int:
         charge = allowance.charge(seconds=rung.cpu_s, tokens=rung.tokens)
@@ -135,6 +135,6 @@ def fit_to_plan(trials: Trials, plan: Sequence[Rung], allowance: Allowance) -> N
 
 
 def seed_of(study: Study, spec: RunSpec) -> Callable[[ArchSpec], int]:
-    """The seed of an architecture's trainings: the run's, or the earlier one with which they started."""
+    """Returns a function that gives an architecture's seed: the one its training began with, else the run's seed."""
     kept = Record(study.memory).get("seeds", dict[str, int], {})
     return lambda arch: int(kept.get(arch.as_trained().digest, spec.seed))

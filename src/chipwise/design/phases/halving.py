@@ -1,9 +1,9 @@
-"""Successive halving over real trainings: the plan of rungs, promotions, and measurements before long trainings.
+"""Successive halving over real training: the plan of rungs, promotions, and measurements before long training.
 
-The plan is made from the top: the last rung trains the finalists for the full final budget; each rung below trains
-about ``ETA`` times as many candidates for an ``ETA``-th of the budget; the first rung takes what is left. A candidate
-that is promoted continues from its checkpoint, so it pays only the difference. All decisions depend only on the study,
-so a search that was killed decides the same when it is resumed.
+The plan is made from the last rung to the first. The last rung trains the finalists for the full final budget. Each
+earlier rung trains about ``ETA`` times as many candidates, each for 1/``ETA`` of the time; the first rung gets the
+remaining budget. A promoted candidate continues from its checkpoint, so only the additional training is charged. All
+decisions depend only on the study, so a search that was killed makes the same decisions when it is resumed.
 
 References:
     Successive halving: Jamieson & Talwalkar 2016, arXiv:1502.07943.
@@ -29,16 +29,16 @@ from chipwise.model.space.search_space import Rows
 from chipwise.training.laws.operators import AGREEMENT, SPREAD
 
 ETA = 3.0
-DEEPEST = 2  # rungs before the last
-FINALISTS, MOST_FINALISTS = 2, 5  # usual number, and number if short trainings are not informative
+DEEPEST = 2  # most rungs before the last
+FINALISTS, MOST_FINALISTS = 2, 5  # usual number of finalists, and most if short training is not informative
 BATCH_PER_WORKER = 2
-FEWEST = 3  # trainings before the quality model is used
-OVERHEAD = 1.3  # assumed cost of a second of training with validation and worker start, if the budget includes those
-LONG_OVERHEAD = 1.08  # the same for a training that takes most of the budget
-LEAST_FINAL = 0.2  # share of the whole budget that the only final training must be able to get
-MOST_FIRST = 64  # first trainings before the only final one
-LEAST_GAIN = 0.005  # of the ln loss, about what another seed changes: below it the first choice is trained at once
-MOST_TRIED = 6  # designs measured until one keeps the limits, if one is trained at once
+FEWEST = 3  # training runs before the quality model is used
+OVERHEAD = 1.3  # assumed cost of a second of training, including validation and worker start where these are charged
+LONG_OVERHEAD = 1.08  # the same for training that takes most of the budget
+LEAST_FINAL = 0.2  # share of the whole budget that must be left for the only final training run
+MOST_FIRST = 64  # most first training runs before the only final one
+LEAST_GAIN = 0.005  # ln loss that first training runs must save, else they are left out; about a seed's noise
+MOST_TRIED = 6  # most designs measured to find one within the limits, if a single design is trained
 PACKED = 0.3  # least share of the loss by rounding to nearest that other quantisers leave (benchmarks/quantisers.py)
 ALL_FAILED = "every candidate failed in training; the trials' reasons are in trials.csv"
 NONE_MEASURED = "no candidate that was trained could be measured; the trials' reasons are in trials.csv"
@@ -46,21 +46,21 @@ NONE_MEASURED = "no candidate that was trained could be measured; the trials' re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """``count`` candidates, each trained up to a total of ``budget``, in the unit of the run's allowance."""
+    """One rung of the plan: trains each of ``count`` candidates up to a total of ``budget`` seconds or tokens."""
 
     budget: float
     count: int
 
 
 def plan_rungs(allowance: Allowance, training: float, *, least_share: float = ETA**-DEEPEST) -> tuple[Rung, ...]:
-    """Rungs, shortest first, whose trainings together take about ``training`` of the budget.
+    """Plans rungs, shortest training first, that together use about the budget ``training``.
 
-    No training is shorter than ``least_share`` of a full one, because losses would not distinguish shapes. If this
-    leaves fewer rungs than usual, up to 1/``ETA`` of the candidates are trained in full. If short trainings are not
-    informative at all, all trainings are full ones.
+    No rung trains for less than ``least_share`` of full training, because the losses would not distinguish designs. If
+    this leaves fewer rungs than usual, up to 1/``ETA`` of the candidates are trained in full. If short training is not
+    informative at all, every candidate is trained in full.
 
     Raises:
-        SpecError: The budget is too small for one final training.
+        SpecError: The budget is too small for one final training run.
     """
     final, best = allowance.final, plan_finals(allowance, training)
     deepest = min(DEEPEST, math.floor(1e-9 - math.log(least_share, ETA)))
@@ -83,10 +83,10 @@ def plan_rungs(allowance: Allowance, training: float, *, least_share: float = ET
 
 
 def plan_finals(allowance: Allowance, training: float) -> tuple[Rung, ...]:
-    """A plan with one rung: as many full trainings as the budget ``training`` allows.
+    """A plan with one rung: as many full training runs as ``training`` allows.
 
     Raises:
-        SpecError: The budget is too small for one final training.
+        SpecError: The budget is too small for one final training run.
     """
     _check_budget(allowance, training)
     return (Rung(budget=allowance.final, count=int(training / allowance.final)),)
@@ -100,25 +100,28 @@ def plan_alone(
     spread: float = SPREAD,
     agreement: Mapping[int, float] = AGREEMENT,
 ) -> tuple[Rung, ...]:
-    """First trainings that choose one design, and its training, which gets the rest of ``training``.
+    """Plans a run that trains one design in full: short training runs choose it, and it gets the remaining budget.
 
-    More first trainings find a better design (the best of n lies ``spread`` times the agreement of short and final
-    losses times the expected maximum of n below their mean), and leave less for its training. The plan has as many, and
-    as long ones, as gain most; none if longer training gains more, or nearly as much.
+    More short runs find a better design. If the best of n designs is chosen, its ln loss is below the mean. The
+    expected difference is ``spread`` times ``agreement`` times the expected maximum of n standard normal variates. But
+    more short runs leave less budget for the chosen design. The plan has the number and length of short runs with the
+    largest gain. It has no short runs if they gain less than ``LEAST_GAIN`` over spending the whole budget on the final
+    training.
 
     Args:
-        allowance: The budget of trainings.
-        training: What is left of it.
-        slope: Fall of the ln loss when the final training is twice as long.
-        spread: Standard deviation of the ln of final losses of the designs that are trained first.
-        agreement: By divisor of a full training: correlation of the ln loss then and at the end.
+        allowance: The budget for training.
+        training: Budget that is left for all training.
+        slope: Decrease of the ln loss when the final training is twice as long.
+        spread: Standard deviation of the designs' ln loss after final training.
+        agreement: Correlation between the ln losses after short and after final training. The keys state how many
+            times longer the final training is.
 
     Raises:
-        SpecError: Too little is left for the final training.
+        SpecError: Too little is left for the final training run.
     """
     least = allowance.total * LEAST_FINAL
     if training < least:
-        after = "calibration, measuring and tasks" if allowance.whole else "other trainings"
+        after = "calibration, measuring and tasks" if allowance.whole else "other training runs"
         needs = f"the {allowance.show(least)} that the winner's training needs; raise the budget"
         raise _too_little(allowance, training, after, needs)
     best = LEAST_GAIN
@@ -126,7 +129,7 @@ def plan_alone(
     for parts, correlation in agreement.items():
         for count in range(2, MOST_FIRST + 1):
             each = training / (parts + count)
-            rest = training - (count - 1) * each  # the chosen one continues its own first training
+            rest = training - (count - 1) * each  # the chosen design continues its own first training
             if each < allowance.shortest or rest < ETA * each or rest < least:
                 continue
             found = spread * correlation * NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
@@ -144,12 +147,12 @@ def _check_budget(allowance: Allowance, training: float) -> None:
 
 
 def _too_little(allowance: Allowance, training: float, after: str, needs: str) -> SpecError:
-    return SpecError(f"after {after} {allowance.show(max(training, 0))} are left, less than {needs}", field="budget")
+    return SpecError(f"after {after}, {allowance.show(max(training, 0))} are left, less than {needs}", field="budget")
 
 
 @dataclass(frozen=True)
 class Job:
-    """A requested training: the trial of a candidate, and the total length of training after this rung."""
+    """A request to train a candidate until its training has a total length of ``budget``."""
 
     candidate: Candidate
     budget: float
@@ -160,34 +163,36 @@ class Trainer(Protocol):
     """Trains candidates, several in parallel."""
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, object] | ChipwiseError]]:
-        """Each job with its result or error, in the order of completion."""
+        """Trains the candidates of ``jobs``; yields each job with its result or error as it finishes."""
         ...
 
 
 Propose = Callable[
     [int, Sequence[Observation], Sequence[Sequence[int]]], Rows
-]  # (number of candidates, trainings, taken rows) -> rows
+]  # (number of candidates, finished training runs, taken rows) -> rows
 Faster = Callable[[Sequence[Candidate], Candidate, Callable[[Candidate], float]], Sequence[Candidate]]
 
 
 class Halving:
-    """Successive halving over real trainings.
+    """Runs successive halving over real training.
 
     Args:
         trials: The run's trials.
-        plan: Rungs, shortest first; the last is the full final budget.
-        chooser: Predicts the quality of candidates; it decides promotions.
-        trainer: Runs trainings.
-        measurer: Measures candidates before long trainings.
-        predict: Predicts the costs of a row, for the notes of a new trial.
-        workers: Parallel trainings.
-        propose: Proposes first-rung candidates. Default: the chooser.
+        plan: Rungs, shortest first; the last one is full final training.
+        chooser: Predicts the quality of candidates and thereby decides promotions.
+        trainer: Trains candidates.
+        measurer: Measures candidates before long training.
+        predict: Predicts the costs of an encoded design, for the notes of a new trial.
+        workers: Number of candidates trained in parallel.
+        propose: Proposes candidates for the first rung. Default: the chooser's :meth:`Chooser.next`.
         on_phase: Called with the name of each phase.
         penalty_factor: Factor on a candidate's bits per byte: 1, or more if soft limits are exceeded.
-        allowance: The budget of trainings, its unit, and the length of a full one.
-        left: Remaining budget of trainings. Default: no limit.
-        faster: Of candidates those that are as good as another one and clearly faster, fastest first; given their
-            losses. Default: none.
+        allowance: The budget for training, its unit, and the length of a full training run.
+        left: Returns the remaining budget for training. Default: no limit.
+        kept: Returns the part of the remaining budget that the end of the run needs if this candidate is trained, such
+            as for learned rounding.
+        faster: Selects the candidates that are as good as a given one and clearly faster, fastest first. By default, it
+            selects no candidate.
     """
 
     def __init__(
@@ -205,20 +210,21 @@ class Halving:
         penalty_factor: Callable[[Candidate], float] = lambda item: 1.0,
         allowance: Allowance,
         left: Callable[[], float] = lambda: math.inf,
+        kept: Callable[[Candidate], float] = lambda item: 0.0,
         faster: Faster = lambda items, best, loss: [],
     ) -> None:
         self._trials, self._plan, self._chooser, self._trainer = trials, tuple(plan), chooser, trainer
         self._measurer, self._predict, self._workers, self._on_phase = measurer, predict, workers, on_phase
         self._propose = propose or chooser.next
         self._penalty_factor = penalty_factor
-        self._allowance, self._left, self._faster = allowance, left, faster
-        self._trained, self._used = 0.0, 0.0  # charge of finished trainings, and their total cost
+        self._allowance, self._left, self._kept, self._faster = allowance, left, kept, faster
+        self._trained, self._used = 0.0, 0.0  # what finished training was charged, and what it cost in total
 
     def explore(self, references: Sequence[Candidate]) -> None:
-        """Runs the first rung: batches of candidates, each chosen after the previous one was trained.
+        """Runs the first rung in batches of candidates; each batch is chosen after the previous one was trained.
 
-        First, the reference designs get the same short training. The best of them is then trained in full alongside the
-        first batch, so that later choices know the result of a full training.
+        The reference designs are trained first, for the same short time. The best of them is then trained in full
+        alongside the first batch, so that later choices know the result of full training.
         """
         if self._at_once:
             self._train_at_once()
@@ -257,13 +263,14 @@ class Halving:
 
     @property
     def _at_once(self) -> bool:
-        """Whether one design is trained for the whole budget without trainings that choose it."""
+        """Whether one design is trained for the whole budget, without short training runs to choose it."""
         return self._allowance.alone and len(self._plan) == 1
 
     def _train_at_once(self) -> bool:
-        """Gives all that is left to the most promising design that keeps the limits; False if there is none.
+        """Trains the most promising design within the limits for the remaining budget; False if none can be trained.
 
-        Designs are measured until one does; if none of ``MOST_TRIED`` does, the one that comes closest is trained.
+        Designs are measured until one meets the limits. If none of ``MOST_TRIED`` designs does, the one that comes
+        closest is trained.
         """
         if self._finished():
             return False
@@ -282,7 +289,7 @@ class Halving:
                 item = min(alive, key=self._measurer.beyond)
                 break
             self._trials.add(rows[0], predicted=self._predict(rows))
-        self._give_the_rest()
+        self._give_the_rest(item)
         self._on_phase(f"training of {self._allowance.show(self._plan[0].budget)}")
         self.train([self._fresh(item)], 0)
         return True
@@ -291,28 +298,31 @@ class Halving:
         """Runs the rungs after the first.
 
         Returns:
-            The finalists, trained for the full budget, most promising first; and the reference design, trained as long.
+            The finalists, trained for the full budget, most promising first; and the reference design, with equally
+            long training.
 
         Raises:
             Infeasible: Every finalist failed in training, or none of them could be measured.
         """
         last = len(self._plan) - 1
         for rung in range(1, last + 1):
+            chosen = self.chosen(rung)
             if self._allowance.alone:
-                self._give_the_rest()
+                self._give_the_rest(chosen[0])
             self._on_phase(f"trainings of {self._allowance.show(self._plan[rung].budget)}")
-            self.train(self.chosen(rung), rung)
+            self.train(chosen, rung)
         finalists = self._finished()
         while not finalists and self._allowance.alone and self._left() > self._allowance.shortest:
             if last:
-                self._give_the_rest()
-                self.train(self.chosen(last), last)  # the only final training failed: the next design gets the rest
+                chosen = self.chosen(last)
+                self._give_the_rest(chosen[0])
+                self.train(chosen, last)  # the only final training failed, so the next design gets the rest
             elif not self._train_at_once():
                 break
             finalists = self._finished()
         if not finalists:
             raise Infeasible(ALL_FAILED)
-        if last == 0:  # nothing was measured yet: take the best two that keep the limits
+        if last == 0:  # nothing was measured yet: take the best two that meet the limits
             finalists = self._first_within(finalists, 2)
         finalists = [self._in_best_format(item, last) for item in finalists]
         if self._allowance.alone:
@@ -325,23 +335,23 @@ class Halving:
         last = len(self._plan) - 1
         return [item for item in self.ranked(self._candidates()) if item.alive and item.after(last) is not None]
 
-    def _give_the_rest(self) -> None:
-        """Gives the only final training all that is left once that is known, and again if that training failed."""
-        study, left = self._trials.study, self._left()
+    def _give_the_rest(self, item: Candidate) -> None:
+        """Gives the remaining budget to ``item``, whose final training run is the only one or follows a failed one."""
+        study, left = self._trials.study, self._left() - self._kept(item)
         failed = sum((item.notes.promoted > 0 or self._at_once) and not item.alive for item in self._candidates())
         if study.memory.get("rest") == failed or not math.isfinite(left):
             return
         *before, last = self._plan
         overhead = LONG_OVERHEAD if self._allowance.whole else 1.0
-        done = before[-1].budget if before else 0.0  # of the chosen design, which continues
+        done = before[-1].budget if before else 0.0  # training that the chosen design continues from
         self._plan = (*before, replace(last, budget=max(left / overhead + done, ETA * done)))
         study.remember(plan=[[rung.budget, rung.count] for rung in self._plan], rest=failed)
 
     def _first_within(self, items: Sequence[Candidate], count: int) -> list[Candidate]:
-        """Measures candidates until ``count`` of them keep the limits; if none does, returns the closest.
+        """Measures candidates until ``count`` of them meet the limits; returns these, or the closest one if none does.
 
         Raises:
-            Infeasible: None of them could be measured.
+            Infeasible: None of the candidates could be measured.
         """
         found: list[Candidate] = []
         for item in items:
@@ -353,17 +363,18 @@ class Halving:
         return found or [min(left, key=self._measurer.beyond)]
 
     def _in_best_format(self, item: Candidate, rung: int) -> Candidate:
-        """A finalist in the format with the lowest loss (with penalties) within the limits, or the fastest as good.
+        """Replaces a finalist with its best variant within the limits, or with a faster variant that is as good.
 
-        The search tries each architecture in one form only. Here the existing training is evaluated with other ways of
-        generating images, then with other weight formats.
+        The search evaluates each architecture with one weight format and, for images, one way to generate them. Here
+        the trained weights are evaluated with other ways to generate images, then in other weight formats. Losses
+        include penalties.
         """
         for names in (DRAWN, ("weights",)):
             item = self._in_best_of(item, self._chooser.in_other_formats(item.row or (), names), rung)
         return item
 
     def _in_best_of(self, item: Candidate, rows: Rows, rung: int) -> Candidate:
-        """The best of ``item`` and its variants in other formats, or the fastest that is as good."""
+        """The best of ``item`` and its variants ``rows``, or the fastest one that is as good."""
         others = []
         for row in rows:
             place = tuple(int(i) for i in row)
@@ -385,9 +396,11 @@ class Halving:
         return next((self._fresh(other) for other in faster if self._measurer.within_limits(other)), best)
 
     def _perhaps_as_good(self, item: Candidate, rung: int) -> list[Candidate]:
-        """The fastest other weight format of a finalist that may be as good once more than rounding packs it, or none.
+        """The fastest variant of a finalist that may become as good as the finalist; empty if there is none.
 
-        Trainings evaluate weights rounded to nearest, of whose loss better quantisers leave ``PACKED`` or more.
+        The variant has another number format, and a better quantiser may lower its loss. Training evaluates weights
+        that are rounded to nearest, which increases the loss. Better quantisers are assumed to leave the share
+        ``PACKED`` of this increase.
         """
         training = item.design.arch.as_trained().digest
         forms = [one for one in self._trials.all() if one.alive and not one.is_reference]
@@ -402,11 +415,11 @@ class Halving:
         return next(([self._fresh(one)] for one in faster if self._measurer.within_limits(one)), [])
 
     def _counted(self, item: Candidate) -> float:
-        """Loss after the longest training, with penalties."""
+        """The candidate's loss after its longest training run, with penalties."""
         return math.inf if item.quality is None else item.quality * self._penalty_factor(item)
 
     def spare(self, finalists: Sequence[Candidate]) -> list[Candidate]:
-        """Candidates to try if no finalist keeps the limits: finalists in other formats, then other promising ones."""
+        """Candidates to try if no finalist meets the limits: those trained in full first, then other promising ones."""
         known, last = {item.number for item in finalists}, len(self._plan) - 1
         left = [item for item in self.ranked(self._trials.all()) if item.number not in known]
         left = [item for item in left if item.alive and item.rungs and item.notes.within]
@@ -422,9 +435,9 @@ class Halving:
         return self._trials[min(counted)[1]] if counted else None
 
     def chosen(self, rung: int) -> list[Candidate]:
-        """The candidates for rung ``rung``: the most promising of the previous rung that keep the limits.
+        """Chooses the candidates of rung ``rung``: the most promising ones of the previous rung that meet the limits.
 
-        If none does, the one that comes closest is chosen.
+        If no candidate meets the limits, the one that comes closest is chosen.
 
         Raises:
             Infeasible: Every candidate failed.
@@ -434,7 +447,7 @@ class Halving:
         affordable = self._affordable(step, self._promotions(rung + 1))
         known = {item.number for item in found}
         before = [item for item in self._candidates() if self._trained_for(item, rung) and item.number not in known]
-        ahead = {item.number for item in before if item.trained_to(rung)}  # trained under an earlier plan
+        ahead = {item.number for item in before if item.trained_to(rung)}  # trained this long by an earlier plan
         least = 0 if any(item.number in ahead and self._keeps_limits(item) for item in before) else 1
         count = min(self._plan[rung].count, max(least, affordable))
         for item in self.ranked(before):
@@ -449,18 +462,18 @@ class Halving:
         return found or self._first_within([item for item in before if item.alive], 1)
 
     def _trained_for(self, item: Candidate, rung: int) -> bool:
-        """Whether a candidate can be promoted to ``rung``; for the second rung a training of any length is enough."""
+        """Whether a candidate's training is long enough for promotion to ``rung``; any length is enough for rung 1."""
         return item.trained_to(rung - 1) or (rung == 1 and bool(item.rungs))
 
     def _keeps_limits(self, item: Candidate) -> bool:
         return item.alive and self._measurer.within_limits(item)
 
     def train(self, candidates: Sequence[Candidate], rung: int) -> None:
-        """Completes the trainings of rung number ``rung``."""
+        """Continues the training of candidates until it is as long as rung number ``rung`` requires."""
         self._run([Job(item, self._plan[rung].budget, rung) for item in candidates])
 
     def train_in_full(self, candidate: Candidate) -> Candidate:
-        """Trains a candidate or a reference design as long as the finalists."""
+        """Trains a candidate or a reference design for as long as the finalists are trained."""
         self.train([candidate], len(self._plan) - 1)
         return self._fresh(candidate)
 
@@ -483,28 +496,32 @@ class Halving:
 
     @property
     def overhead(self) -> float:
-        """Total cost of a unit of training, as measured so far, initially ``OVERHEAD``; 1 if only trainings count."""
+        """Estimate of all costs divided by the cost of training; 1 if only training is charged.
+
+        The estimate starts at ``OVERHEAD`` and is updated with the costs so far.
+        """
         if not self._allowance.whole:
             return 1.0
         prior = self._plan[-1].budget
         return (self._used + OVERHEAD * prior) / (self._trained + prior)
 
     def _affordable(self, each: float, later: float) -> int:
-        """Number of trainings of size ``each`` that the budget allows if ``later`` is reserved."""
+        """How many training runs of length ``each`` the budget allows if ``later`` is reserved for later training."""
         left = self._left()
         if not math.isfinite(left):
             return 10**9
         return int((left / self.overhead - later) / each)
 
     def _promotions(self, rung: int) -> float:
-        """Planned budget of the rungs from ``rung`` on."""
+        """Planned cost of all promotions to rung number ``rung`` and later rungs."""
         pairs = zip(self._plan[rung - 1 :], self._plan[rung:], strict=False)
         return sum(above.count * (above.budget - below.budget) for below, above in pairs)
 
     def ranked(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Candidates by predicted bits per byte after a full training, with penalties.
+        """Candidates in order of predicted bits per byte after full training, with penalties.
 
-        A denoiser is ranked by its best number of steps, because one that was tried with one step may win with eight.
+        A denoiser is ranked by the loss with its best number of steps, because a denoiser that was evaluated with one
+        step may be best with eight.
         """
         candidates = [item for item in candidates if item.row is not None]
         observations = self.observations()
@@ -517,7 +534,7 @@ class Halving:
         return [candidates[i] for i in np.argsort(counted, kind="stable")]
 
     def observations(self) -> list[Observation]:
-        """Every finished training; reference designs are represented by the closest row of the space."""
+        """Every finished training run; reference designs are represented by the closest row of the space."""
         return [
             Observation(
                 row=item.row or self._chooser.nearest(item.notes.choices),

@@ -1,7 +1,7 @@
-"""Kits of a run: selection of the models to pack, and storage of their results.
+"""Kits of a run: selects the models to pack, and stores the results that come back.
 
-``RUN/kit/`` holds the kit (or only its ``kit.json``, if it was written elsewhere) and ``results/``, with one file per
-import. Whenever results are read, they are checked against the current run: those of another run, or of a model that
+``RUN/kit/`` holds the kit (or only ``kit.json``, if the kit was written elsewhere) and ``results/``, with one file per
+import. Results are checked against the current run each time they are read: results of another run, or of a model that
 has changed since it was packed, are ignored.
 """
 
@@ -34,9 +34,9 @@ from chipwise.model.arch.io import to_data
 from chipwise.model.space.designs import design_of
 
 FOLDER, RESULTS = "kit", "results"
-SUSTAINED_S = 600.0  # seconds of load, where the run limits the speed under it
-FINALISTS = 2  # in addition to the winner, chosen from the longest trained candidates
-LATENCIES = ("tpot_p50", "ttft_p50")  # metrics for ordering the front; the first one that a trial has is used
+SUSTAINED_S = 600.0  # seconds of load for models whose speed under load is limited in the run
+FINALISTS = 2  # rivals packed with the winner, from the candidates trained longest
+LATENCIES = ("tpot_p50", "ttft_p50")  # metrics that order the front; the first one that a trial has is used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class RunModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRun:
-    """Facts about a run's folder for a kit, read without opening the study."""
+    """The contents of a run's folder that a kit needs, read without opening the study."""
 
     path: Path
     spec: RunSpec | StartSpec
@@ -61,7 +61,7 @@ class FinishedRun:
 
     @classmethod
     def open(cls, path: str | Path) -> FinishedRun:
-        """The run in ``path``.
+        """Reads the run in the folder ``path``.
 
         Raises:
             StudyError: The folder holds no run, or a run without a record.
@@ -73,7 +73,7 @@ class FinishedRun:
             raise StudyError(f"{folder}: the run has no record.json yet; write it with: chipwise report {folder}")
         held = read_json(folder / "spec.json")
         if not isinstance(held, Mapping) or "identity" not in held:
-            raise SpecError("not what chipwise wrote", file=str(folder / "spec.json"))
+            raise SpecError("chipwise did not write this file", file=str(folder / "spec.json"))
         spec = any_spec(held.get("spec"), file=str(folder / "spec.json"))
         return cls(path=folder, spec=spec, identity=str(held["identity"]), record=load(folder / "record.json"))
 
@@ -92,10 +92,11 @@ class FinishedRun:
         return None if winner is None else winner.design
 
     def chosen(self, candidates: int) -> list[RunModel]:
-        """Models to measure: winner, reference design, the winner's rivals, and part of the front.
+        """Models to pack: the winner, the reference design, rivals of the winner, and some designs of the front.
 
-        Rivals are at most ``FINALISTS`` of the longest trained candidates. From the front, at most ``candidates`` are
-        added, spread evenly over latency; with 0, only winner and reference design are packed.
+        Rivals are at most ``FINALISTS`` of the candidates that were trained longest. At most ``candidates`` designs of
+        the front are added, spread evenly over latency. If ``candidates`` is 0, only winner and reference design are
+        packed.
 
         Raises:
             StudyError: The run has nothing to measure yet.
@@ -117,11 +118,11 @@ class FinishedRun:
             if (design := self.design(number)) is not None
         ]
         if not models:
-            raise StudyError(f"{self.path}: the run has neither a winner nor a front yet; continue with --resume")
+            raise StudyError(f"{self.path}: the run has neither a winner nor a Pareto front yet; go on with --resume")
         return models
 
     def _finalists(self) -> list[int]:
-        """The best of the candidates that were trained longest."""
+        """The best ``FINALISTS`` + 1 of the candidates that were trained longest; the winner may be one of them."""
         trained = [
             (trial.rung, -(trial.quantised_loss or math.inf), trial.number)
             for trial in self.record.trials
@@ -167,27 +168,27 @@ def pack_run(
     version: str,
     on_note: Callable[[str], None] = lambda text: None,
 ) -> tuple[Path, Kit]:
-    """Packs models of a run; returns the kit's folder and the contents of its ``kit.json``.
+    """Packs models of a run; returns the kit's folder and the contents of ``kit.json``.
 
     Exported files of the run are copied. Other models are exported with random weights, since measurements do not
     depend on the values.
 
     Args:
         path: The run's folder.
-        out: Where to write; ``RUN/kit`` by default.
-        device: The device's name, as the user calls it.
+        out: Folder of the kit. Default: ``RUN/kit``.
+        device: The user's name for the device.
         machine: The machine's name, if only that machine may run the kit.
         runtimes: Runtimes to pack files for. Default: the run's own.
-        candidates: Maximum number of designs from the front, in addition to winner and reference design.
-        threads: Threads of the runtime; the run's own by default.
-        gpu_layers: llama.cpp: layers on the GPU, -1 for all.
-        created: ISO 8601.
+        candidates: Largest number of designs from the front to pack, in addition to winner and reference design.
+        threads: Threads of the runtime. Default: the run's own.
+        gpu_layers: Number of layers that llama.cpp runs on the GPU; -1 for all.
+        created: Time of creation, in ISO 8601.
         version: Version of chipwise.
-        on_note: Called with the models that cannot be exported for a runtime, and why.
+        on_note: Called with a message about each model that cannot be exported for a runtime.
 
     Raises:
-        StudyError: The folder holds no run, or one with nothing to measure.
-        Unsupported: The script cannot measure in one of ``runtimes``, or none of the models can be exported.
+        StudyError: The folder holds no run, or its run has nothing to measure.
+        Unsupported: The kit's script cannot measure in one of ``runtimes``, or none of the models can be exported.
     """
     run = FinishedRun.open(path)
     wanted = tuple(runtimes) or (run.spec.target.runtime,)
@@ -226,16 +227,17 @@ def pack_run(
 
 
 def check_runtimes(names: Sequence[str]) -> None:
-    """Checks that a kit's script measures these runtimes.
+    """Checks that a kit's script can measure in these runtimes.
 
     Raises:
-        Unsupported: The script cannot measure in one of them.
+        Unsupported: The script cannot measure in one of the runtimes.
     """
     for name in names:
         if name not in kits.RUNTIMES:
             raise Unsupported(
-                f"a kit measures {' and '.join(kits.RUNTIMES)}, not {name}; name one of them with --runtime, or "
-                "measure over ssh (chipwise measure --remote user@host) or in a browser there (--listen 0.0.0.0:8000)"
+                f"a kit measures {' and '.join(kits.RUNTIMES)}, not {name}; name one of these with --runtime, or "
+                "measure over ssh (chipwise measure --remote user@host) or in the device's browser (chipwise measure "
+                "--listen 0.0.0.0:8000)"
             )
 
 
@@ -270,7 +272,7 @@ def described(
     trial: int | None = None,
     made_from: Mapping[str, str] | None = None,
 ) -> KitModel:
-    """The entry of an exported file in a kit's list."""
+    """The entry of an exported file in the kit's list."""
     return KitModel(
         file=file.relative_to(folder).as_posix(),
         sha256=kits.sha256_of(file),
@@ -289,12 +291,13 @@ def described(
 def file_results(
     run_folder: str | Path, path: str | Path, *, on_note: Callable[[str], None] = lambda text: None
 ) -> KitResults:
-    """Checks the results in ``path`` against the run, and keeps a copy of the file in its folder.
+    """Checks the results in ``path`` against the run, and keeps a copy of the file in the run's folder.
 
-    ``on_note`` is called with the models that have changed since they were packed; their results are ignored.
+    ``on_note`` is called with a message about each model that has changed since it was packed; its results are ignored.
 
     Raises:
-        SpecError: The file is damaged, of another run, measured on another machine, or older than all of its models.
+        SpecError: The file is damaged or belongs to another run; earlier results with the same device name come from
+            another machine; or all models in the file have changed since they were packed.
         StudyError: The folder holds no run.
     """
     run, results = FinishedRun.open(run_folder), kits.read_results(path)
@@ -302,8 +305,8 @@ def file_results(
     for other, known in _filed(run.path):
         if known.device == results.device and known.machine.name != results.machine.name:
             raise SpecError(
-                f"measured on {results.machine.name}; the results of this run that are here ({other.name}) use "
-                f"the same device name for {known.machine.name}; give one of them another name with: chipwise kit "
+                f"measured on {results.machine.name}, but earlier results of this run ({other.name}) use the same "
+                f"device name for {known.machine.name}; give one of the two another name with: chipwise kit "
                 f"{run.path} --device NAME",
                 file=str(path),
                 field="machine.name",
@@ -323,7 +326,7 @@ def check_run(run: FinishedRun, results: KitResults, *, file: str) -> None:
     """Checks that results belong to this run.
 
     Raises:
-        SpecError: They do not.
+        SpecError: The results belong to another run, or to no run.
     """
     theirs = results.kit.run
     if theirs is None or theirs.identity != run.identity:
@@ -332,7 +335,7 @@ def check_run(run: FinishedRun, results: KitResults, *, file: str) -> None:
 
 
 def stale_because(run: FinishedRun, results: KitResults, model: KitModel) -> str | None:
-    """How a model has changed since it was packed, so that its results are ignored; None if it has not."""
+    """Message that a model has changed since it was packed, so its results are useless; None if it has not changed."""
     change = _changed(run, model)
     if change is None:
         return None
@@ -343,7 +346,7 @@ def stale_because(run: FinishedRun, results: KitResults, model: KitModel) -> str
 
 
 def _changed(run: FinishedRun, model: KitModel) -> str | None:
-    """How a packed model differs from the run's; None if it does not."""
+    """How a packed model differs from the run's model; None if it does not."""
     design = None if model.trial is None else run.design(model.trial)
     if design is None:
         return "the run has no such trial now"
@@ -374,14 +377,15 @@ def kit_results(
     target: str | None = None,
     on_note: Callable[[str], None] = lambda text: None,
 ) -> dict[int, Measurement]:
-    """Measurements of a run's trials from imported kits, by trial number; the newest if there are several.
+    """Maps trial numbers to measurements from imported kits; if a trial has several, the newest one counts.
 
     Args:
         run_folder: The run's folder.
         device: Only results under this device name.
         runtime: Only results in this runtime. Default: the run's own.
-        target: Only results of machines that can be this device, whatever name the kit used.
-        on_note: Called with the results that no longer count, and why.
+        target: Device of the run. Results of a machine that reports another chip are left out, whatever device name the
+            kit gives.
+        on_note: Called with a message about each result that no longer counts.
 
     Raises:
         StudyError: The folder holds no run.
@@ -416,7 +420,7 @@ def kit_results(
 
 
 def _shares_kept(run: FinishedRun, results: KitResults, on_note: Callable[[str], None]) -> dict[str, float]:
-    """Shares of the speed that models keep under long load in the surroundings of the run's target, by file."""
+    """Maps each model file to the share of speed that remains under sustained load at the run's ambient temperature."""
     found = {}
     ambient_c = run.spec.target.ambient_c
     for item in results.sustained:
@@ -430,7 +434,7 @@ def _shares_kept(run: FinishedRun, results: KitResults, on_note: Callable[[str],
 
 
 def run_of(results: KitResults) -> Path | None:
-    """Folder of the run that the kit was packed from, if it has not moved."""
+    """Folder of the run that the kit was packed from; None if the folder has moved."""
     named = results.kit.run
     if named is None:
         return None

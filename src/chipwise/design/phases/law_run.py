@@ -1,8 +1,8 @@
-"""A search without trainings: designs are ranked by a scaling law, and the best one gets a training plan.
+"""A search without training: a scaling law ranks the designs, and the best one gets a training plan.
 
-The tokens in the run file's budget are the training tokens of the chosen design. Limits are checked by the target's
-predictions, each with the run's confidence. The reference design is the Llama-proportioned one of least expected loss
-within the same limits, so that the gain is due to the shape, not the size.
+The token budget in the run file is the number of training tokens of the chosen design. A limit is met if the target's
+prediction is within it with the run's confidence. The reference design is the design with Llama's proportions that has
+the lowest expected loss within the same limits, so any gain over it is due to the shape, not the size.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from chipwise.training.laws.laws import Law, shipped
 from chipwise.training.tasks.references import llama_proportions
 
 RATIOS = (24, 32, 48, 64, 96, 128)  # width over depth of reference designs; see training/tasks/text/references.py
-FEWER_DRAWS = 20_000  # random candidates to find out whether a wider space pays
-MOST_TRIALS = 24  # designs of the front to record, best first
+FEWER_DRAWS = 20_000  # random candidates when only testing whether a wider space pays
+MOST_TRIALS = 24  # most designs of the front to record, best first
 
 
 class LawRun(StoredRun):
-    """A search by law in its folder.
+    """Runs a search by a scaling law in the run's folder.
 
     Args:
         spec: The run; its quality method is ``law``.
@@ -61,12 +61,12 @@ class LawRun(StoredRun):
         self.tokens = spec.budget.total
 
     def run(self) -> RunRecord:
-        """Searches, or reads the earlier result; writes the winner's folder, its plan and the report.
+        """Searches, unless a result is stored already; then writes the winner, its training plan and the report.
 
-        If the search fails before a design is recorded, the folder holds no run.
+        If the search fails before it has recorded a design, the folder is left without a run.
 
         Raises:
-            Infeasible: No design is predicted to keep the limits with the run's confidence.
+            Infeasible: No design is predicted to meet the limits with the run's confidence.
         """
         try:
             self._phase("preparing the target")
@@ -113,7 +113,7 @@ class LawRun(StoredRun):
         self.study.remember(winner=number, law=held)
 
     def _change(self, winner: int, reference: int | None, law: Law) -> dict[str, float] | None:
-        """Difference between the winner's and the reference design's expected loss, with its interval."""
+        """The winner's expected loss minus the reference design's, with an interval; None without a reference."""
         if reference is None:
             return None
         found: dict[str, float] = plain(
@@ -122,7 +122,7 @@ class LawRun(StoredRun):
         return found
 
     def _law(self) -> Law:
-        """The bundled law, updated by the user's own trainings if there are any."""
+        """The bundled law, updated with the user's own training runs if there are any."""
         own = self.spec.quality.law
         if own is None:
             return shipped()
@@ -130,7 +130,7 @@ class LawRun(StoredRun):
         return updated(shipped(), read_trainings(path), source=str(own))
 
     def _widen_by_law(self) -> None:
-        """Widens the run's space where the best designs by the law lie at an edge."""
+        """Widens the run's space if the designs that the law finds best lie at its edge."""
         law = self._law()
 
         def best(wider: SpaceSpec) -> Found:
@@ -178,9 +178,9 @@ class LawRun(StoredRun):
         )
 
     def _record(self, found: FoundByLaw, target: Target, limits: tuple[Constraint, ...]) -> int:
-        """Records designs of the front that keep the limits by their own estimates; returns the number of the best one.
+        """Records those designs of the front whose full estimate meets the limits; returns the best one's trial number.
 
-        Designs that were recorded before an interruption or under other limits are not recorded again.
+        Designs that are already recorded, for example from an interrupted search, are not recorded again.
         """
         known = {item.row: item for item in self.trials.all()}
         fast = np.linspace(0, len(found.rows) - 1, MOST_TRIALS).round().astype(int)
@@ -202,23 +202,22 @@ class LawRun(StoredRun):
                 recorded[held.number] = None
         if not recorded:
             raise Infeasible(
-                f"no design of the space is predicted within the limits with {self.spec.confidence} confidence; "
+                f"no design of the space is predicted to meet the limits with {self.spec.confidence} confidence; "
                 "loosen a limit or lower the confidence"
             )
         return next(iter(recorded))
 
     def _reference(self, target: Target, law: Law, limits: tuple[Constraint, ...]) -> int | None:
-        """The Llama-proportioned design with the lowest expected loss within the limits.
+        """The design with Llama's proportions that has the lowest expected loss within the limits.
 
-        For equal proportions, costs grow with size, so the largest design within the limits is found by bisection for
-        each proportion.
+        Among designs of equal proportions, costs grow with size, so bisection finds the largest one within the limits.
         """
         before = [item for item in self.trials.all() if item.is_reference]
         if known := [item.number for item in before if not item.notes.earlier]:
             return known[0]
         best: tuple[float, Mapping[str, object], dict[str, Bounds]] | None = None
         for family in _families(self.spec.space):
-            low, high = -1, len(family)  # largest index known to be within the limits, smallest outside
+            low, high = -1, len(family)  # indices: largest known to be within the limits, smallest known to be beyond
             found: dict[int, dict[str, Bounds]] = {}
             while high - low > 1:
                 middle = (low + high) // 2
@@ -250,7 +249,7 @@ class LawRun(StoredRun):
         self.study.finish(number, tuple(float(values[goal.metric] or 0.0) for goal in self.spec.goals))
 
     def _write_winner(self, number: int, law: Law) -> None:
-        """Writes the design, its configuration, its expected results, and the plan and script of its training."""
+        """Writes the winner's design, configuration and expected results, and the plan and script for its training."""
         item, folder = self.trials[number], self.folder.winner
         folder.mkdir(parents=True, exist_ok=True)
         io.save(item.design.arch, folder / "model.json")
@@ -277,7 +276,7 @@ class LawRun(StoredRun):
 
 
 def _families(space: SpaceSpec) -> list[list[Mapping[str, object]]]:
-    """Llama-proportioned designs sorted by size, in groups of equal proportions (depth, heads, sharing, format)."""
+    """Designs with Llama's proportions sorted by size, grouped by proportions (depth, heads, sharing, format)."""
     found: dict[tuple[object, ...], list[Mapping[str, object]]] = {}
     for choices in llama_proportions(space):
         layer = choices["layers"][0]

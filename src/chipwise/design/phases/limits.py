@@ -1,4 +1,4 @@
-"""A run's limits: headroom for tails, penalties of soft limits, and the reference design's latency."""
+"""A run's limits: headroom below limits on P99 times, penalties of soft limits, and the reference design's latency."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from chipwise.design.targets.chance import Bounds, values_of
 from chipwise.model.arch.design import Design
 
 HEADROOM = 0.85  # share of a P99 limit that may be used before training, because tails vary from day to day
-MEMORY_HEADROOM = 0.995  # the same of a limit on memory: processes of one model differ by up to 0.4 MB of 80
-TRADED = 0.5  # share of the noise of seeds lost to a faster design before training; formats are chosen after it
+MEMORY_HEADROOM = 0.995  # share of a memory limit that may be used: processes of one model differ by up to 0.4 MB of 80
+TRADED = 0.5  # share of the noise between seeds that a faster design may lose before training; formats are chosen later
 CLEARLY = 0.9  # an equally good design wins if it takes at most this share of the best one's time
 
 
 def within(limits: Iterable[Constraint], values: Mapping[str, float], *, headroom: float = 1.0) -> bool:
-    """Whether ``values`` keep all hard limits, of which only :func:`usable` shares may be used."""
+    """Whether ``values`` meet all hard limits when only the :func:`usable` share of each limit may be used."""
     return not broken(limits, {name: value / usable(name, headroom) for name, value in values.items()})
 
 
 def usable(metric: str, headroom: float) -> float:
-    """Share of a limit that may be used: ``headroom`` of tails, most of memory unless there is no headroom, else all.
+    """Share of a limit that may be used: ``headroom`` for P99 times, ``MEMORY_HEADROOM`` or more for memory, else 1.
 
-    Memory differs less between processes than times between days, but a design within the last half per cent of its
-    limit is chosen or refused by chance, and the sizes of a run's other designs follow the reference design's.
+    Memory varies less between processes than times vary between days. But if the whole limit could be used, chance
+    would decide whether a reference design just below it is accepted, and the sizes of all other designs follow from
+    the reference design's size.
     """
     if metric.endswith("_p99"):
         return headroom
@@ -35,7 +36,7 @@ def usable(metric: str, headroom: float) -> float:
 
 
 def worst_excess(limits: Iterable[Constraint], values: Mapping[str, float]) -> float:
-    """Largest relative excess of ``values`` over a hard limit; 0 if all hold."""
+    """Largest relative excess of ``values`` over a hard limit; 0 if all are met."""
     known = [item for item in limits if item.hard and item.metric in values]
     return max([0.0, *(item.excess(values[item.metric]) for item in known)])
 
@@ -47,10 +48,9 @@ def no_slower_than(
     measured: bool = True,
     pace: str = "tpot_p50",
 ) -> tuple[Constraint, ...]:
-    """The limit that a winner is at most as slow as the slowest reference design, in the latency ``pace``.
+    """A limit on the latency ``pace``: a winner must not be slower than the slowest reference design.
 
-    There is no such limit if a soft limit trades that time for quality. If nothing is ``measured``, predicted times are
-    used.
+    Empty if a soft limit trades latency for quality. If ``measured`` is False, predicted times are used too.
     """
     times = [item.costs[pace] for item in references if item.measured or not measured]
     if soft_limit_on_latency(limits) or not times:
@@ -61,9 +61,9 @@ def no_slower_than(
 
 
 def latency_to_lower(spec: RunSpec) -> str | None:
-    """The latency in which the fastest of equally good designs wins.
+    """The latency metric by which the fastest of equally good designs wins.
 
-    None if latency is no objective, or if a soft limit already trades time for quality.
+    None if latency is not an objective, or if a soft limit already trades time for quality.
     """
     pace = spec.task_settings.latency_metric
     wanted = any(goal.metric in {pace, *DERIVED} for goal in spec.goals)
@@ -71,7 +71,7 @@ def latency_to_lower(spec: RunSpec) -> str | None:
 
 
 def traded(spec: RunSpec) -> tuple[str, float] | None:
-    """A latency, and by how much the ln loss of a clearly faster design may be higher before any training."""
+    """A latency metric, and how much higher the expected ln loss of a clearly faster design may be; or None."""
     latency = latency_to_lower(spec)
     return None if latency is None else (latency, TRADED * spec.task_settings.metric.seed_sd)
 
@@ -84,9 +84,9 @@ def as_good_but_faster(
     loss: Callable[[Candidate], float],
     seconds: Callable[[Candidate], float | None],
 ) -> list[Candidate]:
-    """Those of ``items`` that are clearly faster than ``best`` and as good within the noise of seeds, fastest first.
+    """Selects the ``items`` that are clearly faster than ``best`` and as good within seed noise, fastest first.
 
-    None without a :func:`latency_to_lower`.
+    Empty if the run has no :func:`latency_to_lower`.
     """
     own = seconds(best)
     if own is None or latency_to_lower(spec) is None:
@@ -103,9 +103,9 @@ def as_good_but_faster(
 def penalty_factor(
     spec: RunSpec, elsewhere: Callable[[Design], Mapping[str, Bounds]] = lambda design: {}
 ) -> Callable[[Candidate], float]:
-    """Factor on a candidate's loss: 1, or more if soft limits are exceeded, on this or on other devices.
+    """Returns the factor on a candidate's loss: 1, or more if it exceeds soft limits on the target or other devices.
 
-    Costs are measured if possible, else predicted; ``elsewhere`` predicts costs on other devices.
+    Measured costs are used where there are any, else predicted ones; ``elsewhere`` predicts costs on other devices.
     """
     here = [item for item in spec.limits if not item.hard]
     there = [item for item in spec.limits_elsewhere if not item.hard]

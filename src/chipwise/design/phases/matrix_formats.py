@@ -1,8 +1,9 @@
-"""Chooses a format for each matrix of a finalist by measured time and loss, if the task asks for it.
+"""Chooses a number format for each matrix of a finalist by measured time and loss, for tasks with ``per_matrix``.
 
-The search tries formats of whole models. For a task with ``per_matrix``, a matrix of a finalist is then exported in a
-narrow format if this makes passes faster (timed in turns with FP32) and costs at most a thousandth of FP32's validation
-score. That file is measured and shipped; if it breaks a limit, the format chosen by the search is kept.
+The search uses one format for a whole model. Afterwards, a matrix of a finalist gets a narrow format if this makes
+forward passes faster (timed in alternation) and lowers the validation score by at most a thousandth of the score in
+FP32. The resulting file is measured and shipped; if it exceeds a limit, the format that the search chose is used
+instead.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ CPU_S = 5.0  # CPU seconds reserved for each finalist
 
 
 def narrow_forms(space: SpaceSpec) -> Sequence[str]:
-    """Formats other than FP32 that a space allows for single matrices; empty if the space lacks FP32."""
+    """Formats that single matrices may use instead of FP32; empty if the space does not allow FP32."""
     return [name for name in space.formats if name != "fp32"] if "fp32" in space.formats else ()
 
 
 def chosen_by_matrix(spec: RunSpec, target: Target | None) -> bool:
-    """Whether a run's finalists get one format per matrix, which requires timing their files in this process."""
+    """Whether a run's finalists get a format per matrix; this process must be able to time their files."""
     return spec.task_settings.per_matrix and bool(narrow_forms(spec.space)) and timed_here(spec, target)
 
 
@@ -52,7 +53,7 @@ def timed_here(spec: RunSpec, target: Target | None) -> bool:
 
 
 def fastest_fusion(design: Design, predict: Predict, *, pace: str) -> Design:
-    """``design`` with the fused operators that minimise the predicted time; unchanged if none helps."""
+    """``design`` with the fusion of operators that minimises the predicted time; unchanged if no fusion helps."""
     fusions = design.arch.stem.fusions
     if not fusions:
         return design
@@ -62,7 +63,7 @@ def fastest_fusion(design: Design, predict: Predict, *, pace: str) -> Design:
 
 
 def opened_session(path: Path, spec: RunSpec) -> tuple[Session, AnyArray]:
-    """Opens a file in the run's runtime with its threads, for a request of its workload."""
+    """Opens a model file in the run's runtime, and makes a random request of the run's workload."""
     workload = spec.workload
     room = workload.prompt_tokens + workload.new_tokens
     runtime = RUNTIMES.load(spec.target.runtime)()
@@ -81,9 +82,10 @@ def select_formats(
     predict: Predict,
     packing: Packing = NEAREST,
 ) -> Mapping[str, object]:
-    """A :class:`~chipwise.training.tasks.selective_precision.Selection` for a trained candidate, as plain notes.
+    """Chooses the formats of a trained candidate's matrices; returns a :class:`Selection` as plain notes.
 
-    Narrow matrices are rounded by ``packing``. Uses the operator fusion that ``predict`` finds fastest.
+    Narrow matrices are rounded by ``packing``. Operators are fused in the way that ``predict`` finds fastest. For the
+    notes, see :class:`~chipwise.training.tasks.selective_precision.Selection`.
     """
     clock: Callable[[], float] = time.process_time  # process time excludes other programs
 

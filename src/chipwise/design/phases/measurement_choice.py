@@ -1,10 +1,11 @@
-"""Chooses candidates to measure: those near a limit, those that may improve the front, and novel ones.
+"""Chooses candidates to measure: those near a limit, those that may improve the front, and unusual designs.
 
-``simulated`` trusts the cost model until the finalists are measured; ``measured`` measures every candidate that is
-trained; ``hybrid`` measures where a measurement can change a decision. Along the front, the objectives are quality
-after the first training (of equal length for all candidates, including penalties), and measured or predicted latency
-and memory. A candidate is measured if the optimistic end of its interval would improve the measured front, the largest
-improvement first; each measurement teaches the cost model, so intervals shrink and fewer measurements are worthwhile.
+There are three modes. ``simulated`` trusts the cost model until the finalists are measured; ``measured`` measures every
+candidate that is trained; ``hybrid`` measures candidates where a measurement can change a decision. The front is that
+of the run's objectives: the loss after the first training run (equally long for all candidates, with penalties) and
+measured or predicted costs. A candidate is measured if the optimistic ends of its intervals would improve the measured
+front; the candidate with the largest improvement comes first. Each measurement corrects the cost model, so intervals
+shrink and fewer measurements are worthwhile.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from chipwise.design.run.trials import Candidate
 from chipwise.design.strategies.pareto import hypervolume, non_dominated
 from chipwise.design.targets.chance import Bounds, value_of
 
-NOVEL = 0.6  # novelty above which no similar design has been measured
-MOST_SHARE = 0.25  # largest share of the trained candidates measured along the front
+NOVEL = 0.6  # a candidate above this novelty is measured, because nothing similar was
+MOST_SHARE = 0.25  # most of the trained candidates that are measured along the front, as a share
 Predict = Callable[[Candidate], Mapping[str, Bounds]]  # value and bounds by metric
 
 
 def worth_measuring(
     mode: str, predicted: Mapping[str, Bounds], limits: Iterable[Constraint], *, novelty: float, headroom: float
 ) -> str | None:
-    """The reason to measure a candidate before a longer training; None if there is none.
+    """The reason for measuring a candidate before it is trained for longer; None if there is no reason.
 
     Args:
         mode: ``simulated``, ``measured`` or ``hybrid``.
         predicted: The predicted value of each metric with the bounds of its interval.
         limits: The hard limits.
-        novelty: Novelty of the candidate for the cost model, 0 to 1.
-        headroom: Share of a limit on a tail that it may use; of memory see :func:`usable`.
+        novelty: How much the candidate differs from all measured designs, 0 to 1.
+        headroom: Share of a limit on a P99 time that may be used; for memory see :func:`usable`.
     """
     if mode == "simulated":
         return None
@@ -61,13 +62,13 @@ def measure_front(
     limits: Sequence[Constraint],
     measure: Callable[[Candidate], object],
 ) -> int:
-    """Measures candidates along the front, at most a quarter of all; returns how many measurements it took.
+    """Measures at most a quarter of the candidates, along the front; returns the number of measurements made.
 
     A candidate that was measured on a busy machine is measured once more after all others.
 
     Args:
-        trained: The candidates after their first training.
-        predict: Current prediction of each metric of a candidate with its bounds.
+        trained: Returns the candidates that have had their first training run.
+        predict: Returns the current prediction of each metric of a candidate, with bounds.
         goals: The run's objectives.
         limits: The hard limits.
         measure: Measures a candidate, records the result and learns from it.
@@ -90,7 +91,7 @@ def measure_front(
 def next_of(
     items: Sequence[Candidate], predict: Predict, goals: Sequence[Objective], limits: Sequence[Constraint]
 ) -> Candidate | None:
-    """The candidate whose measurement may improve the front most; None if none can, or if no goal can be measured."""
+    """The candidate whose measurement may improve the front most; None if no measurement can improve it."""
     if not items:
         return None
     bounds = [predict(item) for item in items]
@@ -114,7 +115,7 @@ def next_of(
 def _ends(
     item: Candidate, goal: Objective, predicted: Mapping[str, Bounds], limits: Sequence[Constraint]
 ) -> tuple[float, float]:
-    """Interval of a goal to minimise; both ends are equal if it is known."""
+    """Interval of an objective's value, negated if it is to be maximised; both ends are equal if the value is known."""
     sign = 1.0 if goal.direction == "minimize" else -1.0
     if not is_cost(goal.metric):
         first = item.after(0)
@@ -134,13 +135,13 @@ def _ends(
 
 
 def _ends_of(bounds: Bounds) -> tuple[float, float]:
-    """The bounds of an interval; the value itself if there is none."""
+    """Both bounds of a prediction; a missing bound is replaced by the predicted value."""
     _, low, high = bounds
     return (value_of(bounds) if low is None else low, value_of(bounds) if high is None else high)
 
 
 def _tightest(goal: Objective, limits: Sequence[Constraint]) -> float:
-    """The tightest hard limit on a goal's metric, to minimise; infinity if there is none."""
+    """The tightest hard limit on a goal's metric, negated if the goal is maximised; infinity if there is no limit."""
     op = "<=" if goal.direction == "minimize" else ">="
     held = [item for item in limits if item.hard and item.metric == goal.metric and item.op == op]
     found = [item.limit if op == "<=" else -item.limit for item in held]
@@ -156,19 +157,21 @@ def next_to_measure(
     *,
     tolerance: float = 0.0005,
 ) -> int | None:
-    """The candidate whose measurement may add most to the measured, feasible front; None if none adds enough.
+    """The candidate whose measurement may add most to the measured, feasible front; None if no candidate adds enough.
 
-    All objectives are minimised. The value of a measurement is the hypervolume gained at the low ends of the intervals:
-    large for candidates near the front, for those whose interval contains a limit, and for uncertain ones. Among equal
-    candidates, the one with the lowest high ends is chosen. As measurements teach the model, intervals shrink and fewer
-    can add anything.
+    All objectives are minimised. The value of a measurement is the hypervolume that the front would gain if the
+    candidate were measured at the low ends of its intervals. It is large for candidates near the front, near a limit,
+    or with wide intervals. Several candidates may have a value within 0.1 % of the largest one. Of these, the one with
+    the smallest high ends is chosen. To compare them, each high end is divided by the reference point's value of the
+    same objective, and the ratios are added up. As measurements correct the cost model, intervals shrink and fewer
+    measurements are valuable.
 
     Args:
         low: Low ends of the objectives' intervals, (n, m).
-        high: High ends, (n, m); equal to the low ends if known exactly.
-        measured: Measured objectives, (n, m), NaN if not measured.
+        high: High ends of the intervals, (n, m); equal to the low ends of objectives that are known exactly.
+        measured: Measured objectives, (n, m); NaN for candidates without a measurement.
         limits: Upper limit of each objective, (m,); infinity if there is none.
-        reference: The corner of the hypervolume, (m,).
+        reference: The reference point of the hypervolume, (m,).
         tolerance: Share of the front's hypervolume that a measurement must be able to add.
     """
     done = np.isfinite(measured).all(axis=1)

@@ -1,6 +1,6 @@
 """Measures candidates of a run: exports and times them, and records the results.
 
-Which candidates are measured is decided in ``measurement_choice.py``.
+``measurement_choice.py`` decides which candidates are measured.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ PERCENTILES = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
 
 
 class Measurer(Protocol):
-    """Decides by measurement whether candidates keep the limits."""
+    """Decides by measurement whether candidates meet the limits."""
 
     def within_limits(self, item: Candidate) -> bool:
-        """Whether a candidate keeps the limits; measures it first if that is worthwhile and was not done yet."""
+        """Whether a candidate meets the limits; measures it first if that is worthwhile and was not done yet."""
         ...
 
     def beyond(self, item: Candidate) -> float:
@@ -43,15 +43,15 @@ class Measurer(Protocol):
 
 
 class CandidateMeasurer:
-    """Decides whether candidates keep the limits, by measurement if possible and worthwhile.
+    """Decides whether candidates meet the limits, by measurement if possible and worthwhile.
 
     Measurements are recorded, and the target learns from them.
 
     Args:
         trials: The run's trials.
         spec: The run.
-        folder: Its folder.
-        target: Predicts, measures if it can, and learns from every measurement.
+        folder: The run's folder.
+        target: Predicts costs, measures if it can, and learns from every measurement.
         on_progress: Called with a description of the current step.
     """
 
@@ -69,7 +69,7 @@ class CandidateMeasurer:
         self._learn()
 
     def within_limits(self, item: Candidate) -> bool:
-        """Whether a candidate keeps the limits; measures it first if that is worthwhile and was not done yet."""
+        """Whether a candidate meets the limits; measures it first if that is worthwhile and was not done yet."""
         now = self._trials[item.number]
         if (
             now.notes.within is None and now.measured is not None and self._target.measures
@@ -83,10 +83,10 @@ class CandidateMeasurer:
         return worst_excess(limits, self._trials[item.number].costs)
 
     def _judge(self, number: int) -> bool:
-        """Whether a candidate keeps the current limits, by measurement or else by prediction.
+        """Whether a candidate meets the current limits, by measurement or else by prediction.
 
-        A final measurement is evaluated without headroom. A measurement on a busy machine does not exclude a candidate:
-        the final measurement decides.
+        A final measurement is judged without headroom. A measurement on a busy machine alone does not exclude a
+        candidate, because the final measurement will decide.
         """
         item = self._trials[number]
         limits = (*self._spec.limits, *self._target.limits, *self._pace_of(item))
@@ -101,16 +101,17 @@ class CandidateMeasurer:
         return self._target.predict(item.design)
 
     def measure(self, item: Candidate, because: str | None = None) -> bool:
-        """Whether a candidate keeps the limits; measures it if that is worthwhile, or for the reason ``because``.
+        """Whether a candidate meets the limits; measures it if worthwhile, or if ``because`` gives a reason.
 
-        A measurement is recorded if it is the first or quieter than the previous one. The stored first prediction is
-        not changed: the current prediction, which may have learnt from this candidate, is recorded as ``believed_now``.
+        A measurement is recorded if it is the first one or quieter than the previous one. The prediction that was
+        stored first is not changed. The current prediction, which may already use measurements of this candidate, is
+        recorded as ``believed_now``.
         """
         believed = self.predict(item)
         limits, pace = (*self._spec.limits, *self._target.limits), self._pace_of(item)
         if not self._target.measures:
             good = kept(limits, believed, item.measured or {}, self._spec.confidence_share)
-            good = good and within(pace, values_of(believed))  # the device's error is common to both designs
+            good = good and within(pace, values_of(believed))  # both predictions share the device's error
             self._trials.note(item.number, believed_now=believed, within=good)
             return good
         mode = "measured" if item.is_reference and self._spec.profiling == "hybrid" else self._spec.profiling
@@ -125,15 +126,7 @@ class CandidateMeasurer:
         except MeasurementError as error:
             self._trials.fail(item.number, str(error))
             return False
-        spec = self._spec
-        notes = measurement_notes(
-            found,
-            spec.target.rates,
-            final=False,
-            request=spec.space,
-            predicted=believed,
-            prompt_p99=spec.prompt_p99,
-        )
+        notes = run_notes(self._spec, found, final=False, predicted=believed)
         loudest = item.notes.loudness
         if item.measured is not None and loudest is not None and loudness_of(notes) >= loudest:
             return self.within_limits(item)  # the quieter of two measurements is used
@@ -143,7 +136,7 @@ class CandidateMeasurer:
         return good
 
     def _pace_of(self, item: Candidate) -> tuple[Constraint, ...]:
-        """The limit that a candidate is no slower than the reference design; empty for the reference design itself."""
+        """The limit that keeps a candidate at least as fast as the reference design; empty for reference designs."""
         if item.is_reference:
             return ()
         limits = (*self._spec.limits, *self._target.limits)
@@ -151,7 +144,7 @@ class CandidateMeasurer:
         return no_slower_than(self._references(), limits, measured=self._target.measures, pace=pace)
 
     def _references(self) -> list[Candidate]:
-        """The reference design once it is chosen; before that, all that were evaluated."""
+        """Of the reference designs that were measured or meet the limits, those that were trained longest."""
         known = [item for item in self._trials.all() if item.is_reference and item.alive and not item.notes.earlier]
         found = [item for item in known if item.measured or (not self._target.measures and item.notes.within)]
         longest = max((len(item.rungs) for item in found), default=0)
@@ -165,7 +158,7 @@ class CandidateMeasurer:
 def metrics_of(
     measurement: Measurement, reading: Callable[[Measurement, str], float] = Measurement.metric
 ) -> dict[str, float]:
-    """Every measured metric in the form ``reading``: uncorrected, corrected for drift, or at undisturbed speed."""
+    """Every measured metric as ``reading`` returns it: uncorrected, corrected for drift, or at undisturbed speed."""
     found = {}
     for name in sorted(MEASURED_METRICS):
         try:
@@ -176,7 +169,10 @@ def metrics_of(
 
 
 def bounds_of(measurement: Measurement, *, final: bool) -> dict[str, list[float | None]]:
-    """The 95 % interval of each percentile, scaled like ``measured``; None if there are too few samples."""
+    """The 95 % interval of each percentile; an end is None if there are too few samples.
+
+    Like the notes' ``measured`` values, intervals of final measurements are uncorrected.
+    """
     found: dict[str, list[float | None]] = {}
     for name in PERCENTILES:
         try:
@@ -197,13 +193,14 @@ def measurement_notes(
     predicted: Mapping[str, Bounds] = MappingProxyType({}),
     prompt_p99: int | None = None,
 ) -> dict[str, object]:
-    """Notes of a measurement in its trial.
+    """Notes of a measurement, to be stored with its trial.
 
-    ``measured`` is uncorrected for final measurements and corrected for drift before; ``settled`` is used for learning.
-    Energy is measured if the processor counts joules; dollars are measured medians times the stated price. ``request``
-    contains the facts that derived metrics need, and ``predicted`` the target's MFU and MBU with the times that they
-    belong to; gaps between tokens are stated if they were predicted. With ``prompt_p99``, P99s and memory are those
-    over the spread of prompts, and missing if the P99 prompt was not measured.
+    ``measured`` is uncorrected in final measurements and corrected for drift in earlier ones; the cost model learns
+    from ``settled``. Energy is measured if the processor has an energy counter that can be read; dollars are computed
+    from measured medians and the stated price. Derived metrics are computed if ``request`` is given. ``predicted``
+    contains the target's MFU and MBU, and the predicted times from which they follow. Gaps between tokens are noted if
+    they were predicted. With ``prompt_p99``, P99 times and memory refer to all prompt lengths, and are missing if
+    prompts of the P99 length were not measured.
     """
     measured = metrics_of(measurement, Measurement.metric if final else Measurement.corrected)
     metered = Rates(power_w=measured_w(measurement), usd_per_s=rates.usd_per_s)
@@ -232,13 +229,22 @@ def measurement_notes(
     }
 
 
+def run_notes(
+    spec: RunSpec, measurement: Measurement, *, final: bool, predicted: Mapping[str, Bounds]
+) -> dict[str, object]:
+    """The :func:`measurement_notes` for a run, with the run's power, price, request and P99 of prompt tokens."""
+    return measurement_notes(
+        measurement, spec.target.rates, final=final, request=spec.space, predicted=predicted, prompt_p99=spec.prompt_p99
+    )
+
+
 def loudness_of(notes: Mapping[str, object]) -> float:
-    """Disturbance of the machine during a recorded measurement; below 1 is clean."""
+    """How much the machine was disturbed during a recorded measurement; below 1, the measurement is clean."""
     return Record(notes).get("loudness", float)
 
 
 def measured_w(measurement: Measurement) -> float | None:
-    """Mean watts of the processor's packages while samples were taken; None if no counter was read."""
+    """Mean power of the processor packages during sampling, in watts; None if no energy counter was read."""
     rounds = measurement.environment.get("rounds", [measurement.environment])
     walls = [part.get("wall_s") for part in rounds]
     if measurement.energy_j is None or None in walls:

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 
 from chipwise.core.digest import plain
 from chipwise.core.fields import whole_number
-from chipwise.core.files import read_json, read_yaml, storage, write_json
+from chipwise.core.files import read_yaml, storage, write_json
 from chipwise.core.record import Record
 from chipwise.core.statistics import Z95
-from chipwise.design.run.folder import PROMISES, holds_run
+from chipwise.design.run.folder import PROMISES, holds_run, won_by
 from chipwise.design.run.spec import RunSpec, load_run
-from chipwise.design.run.start_spec import any_spec
 from chipwise.design.run.winner import read_winner
 from chipwise.errors import InputError, SpecError, StudyError
 from chipwise.model.arch.arch import ArchSpec
@@ -42,7 +41,7 @@ FORMAT = "fp32"  # weight format of the exported model
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskScore:
-    """Score of an exported file on a part of a task's data, in the task's metric."""
+    """An exported model's score on one split of a task's data, in the task's metric."""
 
     task: str
     metric: str  # display name, such as accuracy
@@ -55,7 +54,7 @@ class TaskScore:
 
     @classmethod
     def of(cls, run: RunSpec, losses: Losses, split: str) -> TaskScore:
-        """The score that results from ``losses``."""
+        """The score that follows from the losses of the split's entries."""
         metric, error = run.task_settings.metric, losses.std_error
         most = 1.0 if metric.unit == "share" else math.inf
         off = 0.0 if error is None else Z95 * error
@@ -79,7 +78,7 @@ class TaskScore:
 class TaskTrained:
     """A model trained on a task's data."""
 
-    folder: Path  # contains the model in its ecosystem's format, and ``model.onnx``
+    folder: Path  # holds the model in its ecosystem's format, and ``model.onnx``
     steps: int
     tokens: int
     cpu_s: float
@@ -88,7 +87,7 @@ class TaskTrained:
 
 
 def other_than_text(data: object) -> RunSpec | None:
-    """The run spec in the file ``data`` if its task is not text; None otherwise."""
+    """The run spec if ``data`` is a run file whose task is not text; else None."""
     given = data[0] if isinstance(data, list | tuple) and len(data) == 1 else data
     if not isinstance(given, str | Path) or Path(given).suffix not in (".yaml", ".yml") or not Path(given).is_file():
         return None
@@ -99,17 +98,14 @@ def other_than_text(data: object) -> RunSpec | None:
 
 
 def run_of(folder: str | Path, data: object) -> RunSpec | None:
-    """The run whose data is used to cut a folder's model: the run in ``data``, else the run that the model won.
+    """The run whose data are used to prune a model: the run file ``data``, else the run whose winner is in ``folder``.
 
-    None for text: if ``data`` is not a run file of another task, and the folder is not such a run's winner.
+    Runs whose task is text are ignored. Without any other run, the result is None and the model is pruned with text.
     """
     if (named := other_than_text(data)) is not None:
         return named
-    home = Path(os.path.realpath(folder)).parent
-    if not holds_run(home) or not isinstance(held := read_json(home / "spec.json"), Mapping):
-        return None
-    found = any_spec(held.get("spec"), file=str(home / "spec.json"))
-    return found if isinstance(found, RunSpec) and found.task != "text" else None
+    found = won_by(folder)
+    return None if found is None or found.task == "text" else found
 
 
 def train_on_task(
@@ -126,11 +122,11 @@ def train_on_task(
     batch: int | None = None,
     on_progress: Callable[[Update], None] = lambda update: None,
 ) -> TaskTrained:
-    """Trains ``model`` on the data of ``run``; writes the ecosystem's files, the exported file and scores.
+    """Trains ``model`` on the data of ``run``; writes it in its ecosystem's format and as ``model.onnx``, with scores.
 
     Raises:
         InputError: The model does not fit the task's data, or not exactly one budget is given.
-        StudyError: The folder holds a training and ``resume`` is not given.
+        StudyError: The folder already holds a training run and ``resume`` is not given.
         Unsupported: The model has blocks that cannot be built.
     """
     from chipwise.training.loop.evaluate import read
@@ -139,7 +135,7 @@ def train_on_task(
     require_trained(arch, task=run.task)
     target = Path(out) if out is not None else Path("runs") / f"train-{arch.name.replace('/', '-')}"
     if (target / "state").exists() and not resume:
-        raise StudyError(f"{target}: holds a training; continue it with --resume, or name another folder with --out")
+        raise StudyError(f"{target}: already holds a training run; continue it with --resume, or give another --out")
     data = opened(run, target / "corpus", arch)
     recipe = {**data.recipe, **({} if batch is None else {"batch_windows": whole_number("batch", batch)})}
     budgets = {"steps": steps, "tokens": tokens, "cpu_seconds": cpu_seconds}
@@ -186,10 +182,10 @@ def train_on_task(
 
 
 def judge_on_task(model: str | Path, run: RunSpec) -> TaskScore:
-    """Scores a folder with weights, such as a winner's, on the test data of ``run`` by its exported graph.
+    """Exports the model in a folder with weights, such as a winner's, and scores it on the test data of ``run``.
 
     Args:
-        model: The folder.
+        model: The model's folder.
         run: The run file's spec.
 
     Raises:
@@ -216,7 +212,7 @@ def layer_losses_on_task(
     *,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[float, ...]:
-    """Increase of the loss on the validation data of ``run`` with one layer at a time in ``weight_format``.
+    """For each layer, how much the validation loss on ``run`` rises if only this layer is in ``weight_format``.
 
     Raises:
         InputError: The folder has no weights, or its model does not fit the data.
@@ -235,7 +231,7 @@ def layer_losses_on_task(
 
 
 def data_of(folder: Path, run: RunSpec) -> Path:
-    """The data folder of the model's run or training if there is one, else a separate folder."""
+    """Folder of the task's data: inside the model's run or training folder if there is one, else a separate folder."""
     parent = Path(os.path.realpath(folder)).parent
     return parent / "corpus" if holds_run(parent) or (parent / "state").is_dir() else Path("runs") / f"data-{run.name}"
 
@@ -244,7 +240,7 @@ def _folder_of(model: str | Path) -> Path:
     """The folder of a model with weights.
 
     Raises:
-        InputError: There is no such folder.
+        InputError: The folder does not exist or has no weights.
     """
     folder = Path(model)
     if not has_weights(folder):
@@ -254,7 +250,7 @@ def _folder_of(model: str | Path) -> Path:
 
 
 def _model_of(model: str | Path) -> tuple[ArchSpec, str | None]:
-    """The architecture, and the weights file if it uses the torch module's names."""
+    """The architecture, and a file of weights under their PyTorch names; the file is None for an untrained model."""
     folder = Path(model)
     if not has_weights(folder):
         return resolve_untrained(model), None
@@ -269,7 +265,7 @@ def _model_of(model: str | Path) -> tuple[ArchSpec, str | None]:
 
 
 def opened(run: RunSpec, folder: Path, arch: ArchSpec) -> TaskData:
-    """The task's data, prepared if missing, and checked against the inputs of ``arch``."""
+    """Opens the task's data, and prepares it if needed, after checking that ``arch`` can read it."""
     if unlike := run.space.kind.other_input(arch, run=run.name):
         raise SpecError(unlike, field=f"space.{run.space.part}")
     data = run.task_settings.open(run.data, base=Path(run.folder), folder=folder, space=run.space)
@@ -278,7 +274,7 @@ def opened(run: RunSpec, folder: Path, arch: ArchSpec) -> TaskData:
 
 
 def promises_of_model(run: RunSpec, design: Design, value: float) -> dict[str, object]:
-    """Contents of ``chipwise.json`` for a model outside a search, so that other commands know its design and task."""
+    """Contents of ``chipwise.json`` for a model without a search; other commands read design and task from it."""
     return {
         "schema": "chipwise.winner/1",
         "task": run.task,

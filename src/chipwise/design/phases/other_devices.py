@@ -1,8 +1,8 @@
-"""Costs of one architecture on several devices, and how well choices for one device suit others.
+"""Compares the costs of designs on several devices, and finds how well designs chosen for one device suit others.
 
-Devices differ by orders of magnitude, so costs are compared as shares: a candidate's cost on a device divided by that
-of a typical candidate there (the median of a common sample of the space). The worst share belongs to the device that
-suits the candidate least.
+Costs on different devices differ by orders of magnitude, so they are compared as shares: a candidate's cost on a device
+divided by the cost of a typical candidate on that device (the median over one random sample of the space). A candidate
+is worst suited to the device on which its share is largest.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from chipwise.hardware.runtime import runtimes_for
 from chipwise.model.arch.design import Design
 from chipwise.model.space.search_space import Rows, SearchSpace
 
-ACROSS = "across."  # prefix of a metric's name for its value over several devices
+ACROSS = "across."  # prefix of a metric's name, for its value over several devices
 How = Literal["worst", "weighted"]
 Metrics = Callable[[Rows], Mapping[str, Float64Array]]
 LOCAL = "local"  # name of the run's own device
-_TYPICAL = 4_096  # random candidates for computing the typical cost on each device
+_TYPICAL = 4_096  # random candidates from which the typical cost on each device is computed
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """How well choices made for one device suit another, (devices, devices); rows are the devices of the choice.
+    """How well designs chosen for one device (row) suit another (column); both matrices are (devices, devices).
 
     Attributes:
         devices: Names of the devices.
-        costs: Kendall's rank correlation of random candidates' costs on the two devices.
-        fronts: Share of the hypervolume of the column's own front that the row's front reaches there.
+        costs: Kendall's rank correlation between the costs of random candidates on two devices.
+        fronts: For row device A and column device B: the hypervolume, with costs on B, of the designs on A's front,
+            divided by the hypervolume of B's own front.
     """
 
     devices: tuple[str, ...]
@@ -51,16 +52,17 @@ class Transfer:
 
 
 class Targets:
-    """Costs of candidates across devices.
+    """Computes the costs of candidates on several devices.
 
     Args:
         space: The space.
-        metrics: Predicted metrics of rows by device; every device has metrics of the same names.
-        weights: Weight of each device, if costs are weighted. Default: 1.
+        metrics: For each device, a function that predicts the metrics of encoded designs (rows); the metrics have the
+            same names on all devices.
+        weights: Weight of each device in the weighted mean. Default: 1.
         seed: Seed of the sample of typical candidates.
 
     Raises:
-        InputError: There is no device.
+        InputError: No device is given.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Targets:
         seed: int,
     ) -> None:
         if not metrics:
-            raise InputError("name at least one device")
+            raise InputError("name at least one device to compare costs on")
         self.devices = tuple(metrics)
         self._metrics = dict(metrics)
         given = weights or {}
@@ -88,18 +90,18 @@ class Targets:
         self.typical[name] = {metric: float(np.median(values)) for metric, values in found.items()}
 
     def costs(self, rows: Rows, metric: str) -> Float64Array:
-        """The metric on every device, in its own unit, (n, devices)."""
+        """The metric of each row on every device, in the metric's unit, (n, devices)."""
         return np.stack([np.asarray(self._metrics[name](rows)[metric], float) for name in self.devices], axis=1)
 
     def shares(self, rows: Rows, metric: str) -> Float64Array:
-        """The metric relative to each device's typical candidate, (n, devices)."""
+        """The metric of each row divided by that of the typical candidate on the same device, (n, devices)."""
         shares: Float64Array = self.costs(rows, metric) / np.array(
             [self.typical[name][metric] for name in self.devices]
         )
         return shares
 
     def across(self, rows: Rows, metric: str, how: How) -> Float64Array:
-        """One share for all devices, (n,): the worst, or the weighted geometric mean."""
+        """Combines the shares of all devices into one per row, (n,): the worst one, or the weighted geometric mean."""
         shares = self.shares(rows, metric)
         if how == "worst":
             worst: Float64Array = shares.min(axis=1) if metric in MORE_IS_BETTER else shares.max(axis=1)
@@ -108,7 +110,7 @@ class Targets:
         return mean
 
     def fronts(self, rows: Rows, quality: Float64Array, metric: str) -> dict[str, NDArray[np.int64]]:
-        """For each device, which of the rows lie on its front of ``quality`` (to be minimised) and the metric."""
+        """For each device, the indices of rows on its Pareto front of ``quality`` (to be minimised) and the metric."""
         costs = self.costs(rows, metric)
         return {
             name: np.flatnonzero(non_dominated(np.column_stack([quality, costs[:, i]])))
@@ -116,7 +118,7 @@ class Targets:
         }
 
     def transfer(self, rows: Rows, quality: Float64Array, metric: str) -> Transfer:
-        """Transfer of costs and fronts between devices; fronts are computed from the trials ``rows``."""
+        """Computes how well costs and fronts transfer between devices; the fronts are those of the trials ``rows``."""
         count = len(self.devices)
         drawn = self.costs(self._sample[:1_000], metric)
         ranks = np.ones((count, count))
@@ -137,14 +139,14 @@ class Targets:
 
 
 class OtherDevices:
-    """The other devices of a run, each in its own runtime, predicted like ``chipwise estimate``.
+    """The other devices that a run file names besides its target; predicts costs as ``chipwise estimate`` does.
 
     Args:
         spec: The run.
         space: Its space.
 
     Raises:
-        SpecError: The runtime of a device cannot serve designs of the space; the field is named.
+        SpecError: The runtime of a device cannot serve designs of the space; the message names the field.
     """
 
     def __init__(self, spec: RunSpec, space: SearchSpace) -> None:
@@ -159,7 +161,7 @@ class OtherDevices:
                 check_space(space, served.runtime)
             except Unsupported as error:
                 able = ", ".join(name for name in runtimes_for(sheet) if name != served.runtime)
-                told = f"{error}; the runtime there is {served.runtime}, and {sheet.name} also has: {able}"
+                told = f"{error}; this device's runtime is {served.runtime}, and {sheet.name} also has: {able}"
                 raise SpecError(told, field=f"targets[{i}].runtime") from None
             self.sheets[sheet.name] = SheetTarget(
                 space,
@@ -175,7 +177,7 @@ class OtherDevices:
             self._limits[sheet.name] = (*item.limits, *self.sheets[sheet.name].limits)
 
     def limits_on_rows(self) -> tuple[Constraint, ...]:
-        """Limits for every device, tightened so that predictions meet each with the run's confidence."""
+        """The limits on the other devices, tightened so that predictions within them hold with the run's confidence."""
         found: list[Constraint] = []
         for name, target in self.sheets.items():
             spreads = spreads_in(self._space, target, seed=self._seed)
@@ -183,7 +185,7 @@ class OtherDevices:
         return tuple(found)
 
     def predict(self, design: Design) -> dict[str, Bounds]:
-        """Each metric on the other devices, named ``metric@device``, with the ends of its 90 % interval."""
+        """Each metric on the other devices, named ``metric@device``, with its 90 % interval."""
         return {
             f"{metric}@{name}": bounds
             for name, target in self.sheets.items()
@@ -191,12 +193,12 @@ class OtherDevices:
         }
 
     def chances(self, design: Design) -> dict[str, float | None]:
-        """Probability that each hard limit on another device holds, by metric; None if unknown."""
+        """Maps each ``metric@device`` with a hard limit to the probability that the limit is met; None if unknown."""
         hard = [limit for limit in self._each_limit() if limit.hard]
         return chances_of(hard, self.predict(design)) if hard else {}
 
     def keeps_limits(self, design: Design) -> bool:
-        """Whether all hard limits on other devices are predicted to hold with the run's confidence."""
+        """Whether a design is predicted to meet all hard limits on other devices, with the run's confidence."""
         limits = self._each_limit()
         return not limits or kept(limits, self.predict(design), {}, self._confidence)
 
@@ -209,13 +211,13 @@ def _there(limit: Constraint, device: str) -> Constraint:
 
 
 class AcrossDevices:
-    """Predicted metrics of rows on all devices of a run.
+    """Predicts the metrics of encoded designs (rows) on all devices of a run.
 
     Args:
         spec: The run.
         space: Its space.
-        others: Its other devices.
-        local: Predicted metrics on the run's own device; they change as measurements correct them.
+        others: The other devices of the run.
+        local: Predicts metrics on the run's target; predictions change as measurements correct them.
     """
 
     def __init__(self, spec: RunSpec, space: SearchSpace, others: OtherDevices, local: Metrics) -> None:
@@ -224,10 +226,10 @@ class AcrossDevices:
         self.targets = Targets(space, {LOCAL: local, **sheets}, weights=others.weights, seed=spec.seed)
 
     def metrics(self, rows: Rows) -> dict[str, Float64Array]:
-        """Predicted metrics of rows: on the run's own device, on others, and combined for objectives across devices.
+        """Predicted metrics of rows on the run's target, on the other devices, and combined over all devices.
 
-        Objectives in seconds, tokens per second, watts, joules or dollars are the share across devices, in the unit of
-        the run's own device.
+        Objectives in seconds, tokens per second, watts, joules or dollars are combined: the combined share is
+        multiplied by the cost of a typical candidate on the run's target.
         """
         known = dict(self._local(rows))
         self.targets.refresh_typical(LOCAL)

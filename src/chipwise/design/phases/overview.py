@@ -1,4 +1,4 @@
-"""Overview of a space before a search: its size, examples, the share within limits, extremes."""
+"""Summarises a space before a search: size, example designs, share of designs within the limits, and extremes."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ Progress = Callable[[str, float], None]
 Predict = Callable[[Design], Mapping[str, Bounds]]
 MOST_DRAWS, MOST_SAMPLES = 10_000_000, 1_000
 _STARTS = 4  # starting points of hill climbing per extreme
-_CLIMB = 60  # most steps; each changes the choice that helps most
-_CLIMB_ROWS = 40_000  # approximate rows priced per extreme; large spaces get fewer starts and steps
+_CLIMB = 60  # most steps; each step changes the choice that helps most
+_CLIMB_ROWS = 40_000  # approximate rows evaluated per extreme; large spaces get fewer starts and steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """An example design with its choices and costs, with 90 % intervals where known."""
+    """An example design with its choices and costs, and with 90 % intervals where they are known."""
 
     summary: str
     choices: Mapping[str, object]
@@ -54,7 +54,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extreme:
-    """The smallest and the largest value of a metric that was found."""
+    """Of all designs found, those with the smallest and the largest value of a metric."""
 
     metric: str
     least: Example
@@ -63,10 +63,10 @@ class Extreme:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """Overview of a search space. ``feasible_share`` is estimated from ``drawn`` uniformly sampled candidates.
+    """Summary of a search space; ``feasible_share`` is estimated from ``drawn`` uniformly sampled candidates.
 
-    ``unjudged`` are the limits on metrics that cannot be predicted; ``closest`` explains which limits are out of reach
-    if no candidate keeps the others.
+    ``unjudged`` are the limits on metrics that cannot be predicted. If no candidate meets the other limits, ``closest``
+    explains which of them are out of reach.
     """
 
     size: int
@@ -96,13 +96,13 @@ def overview(
 
     Args:
         space: The space.
-        metrics: Metrics of rows that are known without training, by name.
+        metrics: Computes, for encoded designs, a mapping from the metrics that are known without training to values.
         constraints: The limits; those on unknown metrics are listed but not checked.
-        priced_by: Source of the metrics.
+        priced_by: Name of the device or profile that predicts the metrics, for display.
         seed: Random seed.
-        draws: Random candidates for the share and the extremes.
+        draws: Number of random candidates from which the share within the limits and the extremes are estimated.
         samples: Number of designs to show.
-        predict: Each metric of one design with the ends of its interval, for the designs shown.
+        predict: Returns each metric of a design with its interval; used for the designs that are shown.
         progress: Called with the phase and the finished share.
     """
     rng = np.random.default_rng(seed)
@@ -119,7 +119,7 @@ def overview(
         progress("looking for a candidate within the limits", 0.3)
         try:
             screen(space, metrics, judged, seed=seed, draws=draws, wanted=1)
-            closest = f"none of {draws:,} random candidates keeps the limits, but evolution found some that do"
+            closest = f"none of {draws:,} random candidates meets the limits, but evolution found some that do"
         except Infeasible as error:
             closest = str(error)
     extremes = []
@@ -164,7 +164,7 @@ def _example(space: SearchSpace, metrics: Metrics, predict: Predict, row: NDArra
 def _climbed(
     space: SearchSpace, metrics: Metrics, name: str, rows: Rows, values: NDArray[np.float64], sign: float
 ) -> NDArray[np.int64]:
-    """The row with the least ``sign`` × metric, found by hill climbing from the best random rows."""
+    """The row that minimises ``sign`` × metric, found by hill climbing from the best random rows."""
     best: NDArray[np.int64] = rows[0]
     reached = np.inf
     around_each = int(space.cardinalities.sum())
@@ -185,7 +185,7 @@ def _climbed(
 
 
 def _neighbours(space: SearchSpace, row: NDArray[np.int64]) -> Rows:
-    """Every row that differs in one choice; for choices per layer, also with one value for all layers."""
+    """``row`` with each gene in turn set to each of its values."""
     found = []
     for column, cardinality in enumerate(space.cardinalities.tolist()):
         around = np.repeat(row[None], cardinality, axis=0)
@@ -205,23 +205,22 @@ def overview_of(
     samples: int = 5,
     progress: Progress = lambda what, share: None,
 ) -> Overview:
-    """Summarises the space of a search's file, or of a file with only a space.
+    """Summarises the space of a run file, or of a file that contains only a space.
 
     Args:
         file: The file.
         profile: A calibrated profile of this machine, if there is one.
-        device: Price candidates by this data sheet instead, like ``chipwise estimate``. Default: the target of the
-            file.
-        runtime: The runtime on that device. Default: its own.
+        device: Device whose data sheet predicts costs, as in ``chipwise estimate``. Default: the target in the file.
+        runtime: The runtime on that device. Default: the device's default runtime.
         seed: Random seed.
         draws: Number of random candidates.
         samples: Number of designs to show.
         progress: Called with the phase and the finished share.
 
     Raises:
-        SpecError: The file is wrong, or its space is empty or contradicts itself.
-        UnknownName: No such device is known.
-        Unsupported: The runtime does not exist there, or has no format for the space's weights.
+        SpecError: The file is invalid, or its space is empty or contradictory.
+        UnknownName: There is no data sheet for the device.
+        Unsupported: The device does not have the runtime, or the runtime has no format for the space's weights.
     """
     whole, alone = _read(file)
     try:
@@ -248,7 +247,7 @@ def overview_of(
     if device is None and target.sheet is not None:
         device = target.device
     if runtime is not None and device is None:
-        raise InputError("name the device for the runtime (--device)")
+        raise InputError("--runtime needs a device; name it with --device")
     metrics, predict, priced_by = _metrics(
         space, workload, profile, device, runtime, target, seed=seed, prompt_p99=prompt_p99
     )
@@ -266,7 +265,7 @@ def overview_of(
 
 
 def _read(file: str | Path) -> tuple[Mapping[str, object], bool]:
-    """The fields of a run file, and whether the file contains only a space."""
+    """The fields of a run file, and whether the file contains nothing but a space."""
     data = read_yaml(file)
     if "start_from" in data:
         raise SpecError(NO_SPACE, file=str(file), field="start_from")
@@ -277,10 +276,10 @@ def _read(file: str | Path) -> tuple[Mapping[str, object], bool]:
 
 
 def profile_of(file: str | Path) -> Path:
-    """Path of this machine's profile for the models of a search's file, in the runtime and threads of its target.
+    """Path of this machine's profile for models like those of a run file, and for its target's runtime and threads.
 
     Raises:
-        SpecError: The file is wrong.
+        SpecError: The file is invalid.
     """
     whole, _ = _read(file)
     target = build(TargetSpec, whole.get("target", {}), file=str(file), field="target")
@@ -332,7 +331,7 @@ def _metrics(
 
 
 def _served(device: str, runtime: str | None, target: TargetSpec) -> tuple[datasheet.DeviceProfile, TargetSpec]:
-    """The data sheet and its deployment: those of the file's target if it names the device, else defaults."""
+    """The data sheet, and the target: the file's target if it is the same device, else one with default settings."""
     sheet = datasheet.load(device)
     stated_there = target.sheet is not None and target.sheet.name == sheet.name
     if stated_there and runtime in (None, target.runtime):
@@ -343,7 +342,7 @@ def _served(device: str, runtime: str | None, target: TargetSpec) -> tuple[datas
 
 
 class _Counting:
-    """A pricer without costs: without a machine, only parameters are counted."""
+    """Stands in for a cost model if no machine is known: all times and bytes are 0, only parameters are counted."""
 
     def pass_columns(self, design: Design, workload: Workload, phase: Phase) -> NDArray[np.float64]:
         return np.zeros(1)

@@ -1,4 +1,4 @@
-"""One search, phase by phase: data, calibration, screening, trainings, measurements, winner, report."""
+"""One search, phase by phase: data, calibration, screening, training, measurements, winner, report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from chipwise.design.phases.screening import DRAWS, Metrics, Screened, loosened,
 from chipwise.design.phases.stored_run import StoredRun
 from chipwise.design.phases.strategy_proposer import StrategyProposer
 from chipwise.design.phases.supernet_prior import Supernet, designs_to_score
-from chipwise.design.phases.task_evaluation import TaskEvaluation, load_tasks
+from chipwise.design.phases.task_evaluation import TaskEvaluation, bag_of_words, load_tasks
 from chipwise.design.phases.training_pace import measure_slowness, slowness
 from chipwise.design.phases.trainings import Trainings, charged
 from chipwise.design.phases.widening import Found, widened
@@ -45,6 +45,7 @@ from chipwise.design.run.trials import Candidate
 from chipwise.design.targets.local import least_calibration_s
 from chipwise.design.targets.target import Target, limits_on_predictions, open_target
 from chipwise.errors import ChipwiseError, OutOfReach
+from chipwise.model.arch.design import Design
 from chipwise.model.space.designs import summary
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
@@ -53,13 +54,13 @@ from chipwise.training.laws.scaling import PACE
 from chipwise.training.tasks.protocol import TaskData
 from chipwise.training.trainers.protocol import Setup, Trainer, open_trainer
 
-ALONE_DRAWS = 50_000  # random candidates that are priced for one model, of which most is known from references
-REMEMBERED_S = 1.0  # CPU seconds between two saves of the spent budget
+ALONE_DRAWS = 50_000  # random candidates to screen in a run that trains one model; references already show most
+REMEMBERED_S = 1.0  # CPU seconds between two saves of what was spent
 
 
 @dataclass(frozen=True)
 class Priced:
-    """A space of the run with its candidates within the limits."""
+    """A run's space with the functions that predict costs, and the candidates within the limits."""
 
     space: SearchSpace
     others: OtherDevices
@@ -84,7 +85,7 @@ class Prepared:
 
 
 class Search(StoredRun):
-    """A search in its folder. Every decision is a function of the study.
+    """Runs a search in its folder. Every decision depends only on the study, so a search can be resumed.
 
     Args:
         spec: The run.
@@ -101,10 +102,10 @@ class Search(StoredRun):
         self.target: Target | None = None  # None until it is open
 
     def run(self) -> RunRecord:
-        """Runs all phases, or those still missing; returns the record of the finished run.
+        """Runs all phases that are not finished yet; returns the record of the finished run.
 
-        A search that fails before calibrating or trying anything leaves no run in its folder. If the winner of a
-        finished run does not keep the limits, the finalists are measured again.
+        A search that fails before its calibration and first trial leaves no run in its folder. If the winner of a
+        finished run does not meet the limits, the finalists are measured again.
         """
         try:
             if "winner" not in self.study.memory or "unmet" in self.study.memory:
@@ -145,10 +146,10 @@ class Search(StoredRun):
         try:
             store_trainings(self.spec, ready.data, self.trials.all())
         except ChipwiseError as error:  # the run itself is complete
-            self.study.remember(not_stored=f"its trainings are not stored for later runs: {error}")
+            self.study.remember(not_stored=f"this run's training runs are not stored for later searches: {error}")
 
     def _take_results(self) -> None:
-        """Records a kit's measurements of a finished run, updates the target, and ranks the contenders again."""
+        """Records a kit's measurements in a finished run, corrects the predictions, and chooses the winner again."""
         notes = self.kit_notes(target := self._opened())
         if target is None or not notes:
             return
@@ -201,7 +202,7 @@ class Search(StoredRun):
         self.study.remember(test=finals.test(winner, reference), samples=finals.samples(winner, reference))
 
     def _prepare(self) -> Prepared:
-        """Prepares data, calibration, screening, reference designs, and the plan of trainings."""
+        """Prepares the data, calibrates, screens candidates, chooses reference designs, and plans training."""
         self.budget.require(ahead_s=least_calibration_s(self.spec, self.folder))
         data = self._read_data()
         tasks = load_tasks(self.spec)
@@ -226,13 +227,14 @@ class Search(StoredRun):
         if self.allowance.alone:
             usual = spec.task_settings.references(spec.space)
             chooser.stay_around([item.notes.choices for item in references], usual, traded=traded(spec))
-        if spec.quality.chosen == "proxy":  # without short trainings, only the law can choose the reference design
+        if spec.quality.chosen == "proxy":  # without short training, only the law can choose the reference design
             references = sorted(references, key=lambda item: chooser.law_of(item.notes.choices))[:1]
         self.budget.set_aside(target, tasks)
         evaluation = TaskEvaluation(spec, tasks, self.trials, self.folder, on_progress=self._detail)
         if tasks:
             self._phase("evaluating tasks")
-            self.study.remember(bars=evaluation.baselines(Record(self.study.memory).record("bars").data))
+            known = Record(self.study.memory).record("bars").data
+            self.study.remember(bars=bag_of_words(tasks, known, on_progress=self._detail))
         return Prepared(
             data=data,
             tasks=evaluation if tasks else None,
@@ -245,7 +247,7 @@ class Search(StoredRun):
         )
 
     def _priced(self, spec: RunSpec, *, wider: bool = False) -> Priced:
-        """The space of ``spec``, priced for the run's target, and its candidates within the limits."""
+        """Opens the run's target, predicts costs in the space of ``spec``, and screens for candidates within limits."""
         space = SearchSpace(spec.space)
         others = OtherDevices(spec, space)
         self._phase("screening a wider space" if wider else "calibrating")
@@ -263,12 +265,12 @@ class Search(StoredRun):
         except OutOfReach as error:
             if not any(item.rungs for item in self._candidates()):
                 raise
-            limits = loosened(limits, error.beyond)  # continue with loosened limits, to end with the closest design
+            limits = loosened(limits, error.beyond)  # so that the search ends with the closest design
             screened = screen(space, metrics, limits, seed=spec.seed, draws=draws)
         return Priced(space, others, target, metrics, limits, screened)
 
     def _widened(self, priced: Priced, data: TaskData) -> Priced:
-        """Widens the run's space where its best designs by the law lie at an edge; the wider space, priced."""
+        """Widens the run's space if the designs that the law finds best lie at its edge; returns the space to use."""
         found = {digest(plain(self.spec.space)): priced}
 
         def priced_once(space: SpaceSpec) -> Priced:
@@ -309,25 +311,25 @@ class Search(StoredRun):
         )
 
     def _past(self, data: TaskData) -> list[Known]:
-        """Trainings of earlier runs with the same data, as they were when this run began."""
+        """Training runs of earlier searches on the same data that were stored when this run began."""
         if "past" not in self.study.memory:
             self.study.remember(past=[[list(row), *rest] for row, *rest in known_before(self.spec, self.space, data)])
         kept = Record(self.study.memory).sequence("past", list[Any])
         return [(tuple(row), tokens, loss) for row, tokens, loss in kept]
 
     def _calibrated(self, detail: str) -> None:
-        """Shows the progress of calibration; stops it when it has used the budget that trainings need."""
+        """Shows the progress of calibration; stops it when too little budget would be left for training."""
         self._detail(detail)
         self.budget.require()
 
     def _finalists(self, ready: Prepared, halving: Halving) -> tuple[list[Candidate], Candidate | None]:
-        """Candidates and reference design for the final choice; a resumed search keeps them."""
+        """Finalists and reference design; those of an interrupted search are kept."""
         if known := Record(self.study.memory).sequence("finalists", list[int]):
             finalists, reference = ([self.trials[number] for number in part] for part in known)
             return finalists, reference[0] if reference else None
-        trained = () if self.allowance.alone else ready.references  # of a budget for one model none is left for them
+        trained = () if self.allowance.alone else ready.references  # one model gets the whole budget
         halving.explore(trained)
-        if not (self.allowance.alone and len(ready.plan) == 1):  # else the only design was measured before its training
+        if not (self.allowance.alone and len(ready.plan) == 1):  # if so, the only design is measured already
             self._measure_candidates(ready)
         finalists, best = halving.promote(trained)
         if best is None:
@@ -337,9 +339,9 @@ class Search(StoredRun):
         return finalists, best
 
     def _earlier_reference(self, ready: Prepared) -> Candidate | None:
-        """The largest earlier reference design within the limits that was trained in full, if no current one was.
+        """The largest reference design within the limits that was trained in full before the run was resumed.
 
-        Under looser limits a larger reference design may exist, for which the budget may be too small.
+        Looser limits may require a larger reference design, which the remaining budget may be too small to train.
         """
         good = [
             item
@@ -352,7 +354,7 @@ class Search(StoredRun):
         return max(good, key=lambda item: item.design.arch.parameters(), default=None)
 
     def _halving(self, ready: Prepared, trainer: Trainer) -> Halving:
-        """Chooses and trains candidates, after training the supernet if the run uses one."""
+        """Sets up successive halving, after training the supernet if the run uses one."""
         spec, chooser, target = self.spec, ready.chooser, ready.target
         self._supernet(chooser, ready.data, trainer)
         propose: Propose | None = None
@@ -382,13 +384,19 @@ class Search(StoredRun):
             penalty_factor=penalty_factor(spec, self.others.predict),
             allowance=self.allowance,
             left=lambda: self.budget.left,
+            kept=lambda item: self.budget.kept_for(self._forms(item, chooser), target),
             faster=lambda items, best, loss: as_good_but_faster(
                 spec, items, best, loss=loss, seconds=lambda item: item.costs.get(spec.task_settings.latency_metric)
             ),
         )
 
+    def _forms(self, item: Candidate, chooser: Chooser) -> list[Design]:
+        """A candidate in each weight format in which it is predicted to meet the limits."""
+        others = chooser.in_other_formats(item.row or (), ("weights",))
+        return [item.design, *(self.space.design(tuple(row)) for row in others.tolist())]
+
     def _measure_candidates(self, ready: Prepared) -> None:
-        """Measures between first trainings and promotions: all trained candidates, or those along the front."""
+        """Before promotions, measures all candidates that were trained, or those along the front."""
         spec = self.spec
         if not ready.target.measures:
             return
@@ -410,7 +418,7 @@ class Search(StoredRun):
             )
 
     def _supernet(self, chooser: Chooser, data: TaskData, trainer: Trainer) -> None:
-        """Trains a supernet if the run asks for one, and sets the chooser's prior."""
+        """Trains a supernet if the run file asks for one, and gives its scores to the chooser as a prior."""
         budget_s = self.budget.supernet_s
         if not budget_s:
             return
@@ -420,7 +428,7 @@ class Search(StoredRun):
             trained, scored = (each.tolist() for each in rows)
             settings = {"trained": trained, "scored": scored, "budget_s": budget_s, "seed": self.spec.seed}
             self.study.remember(supernet=settings)
-        begun = Record(self.study.memory).record("supernet")  # limits, budget and seed may have changed since
+        begun = Record(self.study.memory).record("supernet")  # limits, budget and seed may have changed since it began
         scored = np.array(begun.sequence("scored", list[int]), np.int64)
         archs = [self.space.design(row).arch for row in np.array(begun.sequence("trained", list[int]), np.int64)]
         supernet = Supernet(
@@ -438,8 +446,8 @@ class Search(StoredRun):
     ) -> tuple[Candidate, Candidate | None]:
         """The winner, and a reference design that was measured within the limits.
 
-        If the reference design breaks a limit in its final form, the next largest that keeps the limits is trained as
-        long and replaces it, if the budget allows.
+        If the exported reference design exceeds a limit, it is replaced with the next largest one within the limits,
+        which gets equally long training. This is repeated as far as the budget allows.
         """
         while reference is not None and not finals.keeps_limits(self.trials[reference.number]):
             if self.budget.left < self.allowance.final * halving.overhead:
@@ -458,7 +466,7 @@ class Search(StoredRun):
         return self.trials[winner.number], None if reference is None else self.trials[reference.number]
 
     def _explain(self, ready: Prepared, halving: Halving, winner: Candidate) -> None:
-        """Stores the explanations of the result; a run is complete without them if they cannot be computed."""
+        """Stores explanations of the result, or why they cannot be computed."""
         self._phase("explaining the answer")
         trained = [item for item in self.trials.all() if item.rungs and not item.is_reference]
         alone = self.allowance.alone
@@ -479,7 +487,7 @@ class Search(StoredRun):
 
     @property
     def _setup(self) -> Setup:
-        """Arguments of the trainer."""
+        """Arguments for starting the trainer."""
         train = self.spec.train
         return Setup(on=train.on, folder=self.folder.path, workers=self.spec.budget.workers, device=train.trains_on)
 
@@ -493,7 +501,7 @@ class Search(StoredRun):
         return [item for item in self.trials.all() if not item.is_reference]
 
     def _close(self, item: Candidate) -> None:
-        """Ends an open trial: with its values if it was trained, otherwise as set aside."""
+        """Ends an open trial: with its results if it was trained, else as failed (set aside before training)."""
         if item.loss is None:
             self.trials.fail(item.number, "set aside before training")
             return
@@ -502,7 +510,7 @@ class Search(StoredRun):
         self.study.finish(item.number, tuple(known[goal.metric] for goal in self.spec.goals))
 
     def report(self) -> RunRecord:
-        """Writes record, report, table and card from the study."""
+        """Writes the run's record, report, table and card."""
         self._phase("report")
         self.study.remember(spent=self.ledger.save())
         found = self._record()
@@ -517,18 +525,18 @@ class Search(StoredRun):
 
     @cached_property
     def others(self) -> OtherDevices:
-        """The run's other devices."""
+        """The devices of the run besides its target."""
         return OtherDevices(self.spec, self.space)
 
     def _opened(self) -> Target | None:
-        """The run's target, opened now if it needs no calibration."""
+        """The run's target; opens it if that needs no calibration."""
         if self.target is None and (self.folder.profile.exists() or not self.spec.target.local):
             self.target = open_target(self.spec, self.space, self.folder, self._detail)
             self.target.learn(self.trials.measured())
         return self.target
 
     def _save_partial(self, error: BaseException) -> None:
-        """Writes the record of a search that stops early, with the reason unless it is Ctrl-C."""
+        """Writes the record of a search that stops early, with the reason unless the user pressed Ctrl-C."""
         try:
             stopped = str(error) if isinstance(error, ChipwiseError) else None
             self.study.remember(spent=self.ledger.save(), stopped=stopped)
@@ -547,7 +555,7 @@ class Search(StoredRun):
         self._show_counts()
 
     def _show_trainings(self, running: dict[int, float]) -> None:
-        """Shows the progress of trainings; called about once a second."""
+        """Shows the progress of the training runs under way; called about once a second."""
         self.status.training = len(running)
         self._detail(", ".join(f"trial {number} {share * 100:.0f} %" for number, share in sorted(running.items())))
 
@@ -563,7 +571,7 @@ class Search(StoredRun):
         self._show()
 
     def _show(self) -> None:
-        """Shows the status. The spent budget is saved first, so that the clock of a resumed run never goes back."""
+        """Shows the status; saves the CPU time spent first, so that it never decreases when a run is resumed."""
         spent_s = self.ledger.saved_total_s(at_least_s=REMEMBERED_S)
         self.status.spent = spent_s if self.allowance.whole else charged(self.trials.all(), self.allowance)
         self._observer(self.status)

@@ -1,18 +1,20 @@
 """The reference design of a run: the strongest conventional model for the same limits.
 
-Its proportions are the task's (``training/tasks/``), such as those of Llama. Of the designs that the cost model
-predicts within the limits, the largest that the training budget can still train is chosen. For each family (such as a
-vocabulary) the largest one that is measured within the limits gets the same first training as every candidate, and the
-best of them the same full training as the finalists.
+The task defines its proportions (``training/tasks/``), such as those of Llama. Designs too large for the training
+budget are the last choice. In each family (for example, the designs with one vocabulary), the largest design that meets
+the limits (as measured, if the target can measure) gets the same first training run as every candidate. The best of
+these designs gets the same full training as the finalists.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import groupby
 
-from chipwise.design.limits import total_penalty
+from chipwise.core.digest import digest
+from chipwise.design.limits import MEASURED_METRICS, Constraint, total_penalty
 from chipwise.design.phases.limits import HEADROOM, within
 from chipwise.design.phases.measuring import Measurer
 from chipwise.design.phases.other_devices import OtherDevices
@@ -29,16 +31,17 @@ LEAST_TOKENS = 0.25  # least training tokens per parameter
 TRAINED_FLOPS = (
     1.5e11  # FLOPs per CPU second: 951,424 parameters at 26,797 tokens/s, six FLOPs each (docs/notes/training.md)
 )
-MEASURED_AT_MOST = 4  # most designs measured for one vocabulary
+MEASURED_AT_MOST = 4  # most designs measured per family
 
 
 def most_parameters(allowance: Allowance, *, slower: float = 1.0) -> float:
-    """Most parameters that one final training can train: at least a quarter of a token for each.
+    """Largest number of parameters for which one final training run has at least 0.25 tokens per parameter.
 
-    ``slower`` is how much longer this machine takes for a training than the one of ``TRAINED_FLOPS``.
+    ``slower`` is how many times as long training takes on this machine as on the one where ``TRAINED_FLOPS`` was
+    measured.
 
-    If limits are loose, the largest design within them would be undertrained. The speed of GPU trainings is not known
-    in advance, so no design is left out there.
+    Without this bound, the largest design within loose limits would be undertrained. The speed of training on GPUs is
+    not known in advance, so for GPUs there is no bound.
     """
     if allowance.unit == "tokens":
         return allowance.final / LEAST_TOKENS
@@ -50,9 +53,9 @@ def most_parameters(allowance: Allowance, *, slower: float = 1.0) -> float:
 def reference_designs(
     trials: Trials, spec: RunSpec, target: Target, *, measurer: Measurer, others: OtherDevices | None = None
 ) -> list[Candidate]:
-    """The largest reference design of each family (such as a vocabulary) that is measured within the limits.
+    """For each family (such as a vocabulary), the largest reference design that meets the limits.
 
-    Trials that have already started are continued.
+    Existing trials of reference designs are used again.
     """
     asked = spec.task_settings
     families = dict.fromkeys(asked.family(choices) for choices in asked.references(spec.space))
@@ -69,12 +72,11 @@ def largest_within(
     measurer: Measurer,
     others: OtherDevices | None = None,
 ) -> Candidate | None:
-    """The largest reference design of one family that is measured within the limits and can be trained well enough.
+    """The largest reference design of one family that meets the limits; None if none is found.
 
-    It is returned with its current measurement, so that a resumed search continues in the same way.
-
-    Designs that broke a limit in an earlier measurement (also as exported models at the end of a run) are skipped, and
-    so are those that are predicted to break one on ``others``.
+    If the target can measure, measurements decide. The design is returned with its current measurement, so that a
+    resumed search continues in the same way. Designs are skipped if they exceeded a limit when they were measured
+    earlier (also as exported models at the end of a run), or if they are predicted to exceed a limit on ``others``.
     """
 
     def tried() -> list[Candidate]:
@@ -99,8 +101,18 @@ def largest_within(
     return good
 
 
+def _but_depth(choices: Mapping[str, object], design: Design) -> str:
+    """A key that is equal for two designs if they differ only in the number of identical layers."""
+    rest = {name: value for name, value in choices.items() if name not in ("depth", "layers")}
+    layers = design.arch.layers
+    return digest([rest, layers if len({*layers}) > 1 else layers[:1]])
+
+
 def _earlier(trials: Trials, choices: Mapping[str, object]) -> Candidate | None:
-    """An earlier reference design with the same architecture, under other limits or budgets, to be used again."""
+    """Finds a reference design with these choices that was chosen under other limits or another budget.
+
+    Marks it as current again. None if there is no such design.
+    """
     for item in trials.all():
         if item.is_reference and item.alive and item.notes.earlier and dict(item.notes.choices) == dict(choices):
             trials.note(item.number, earlier=False)
@@ -111,16 +123,19 @@ def _earlier(trials: Trials, choices: Mapping[str, object]) -> Candidate | None:
 def _largest_first(
     spec: RunSpec, target: Target, family: Hashable, *, slower: float = 1.0
 ) -> Iterator[tuple[Mapping[str, object], Mapping[str, Bounds]]]:
-    """Designs predicted within the limits, most parameters first; the faster first among equal ones.
+    """Designs that are predicted within the limits, most parameters first; among equally large ones, fastest first.
 
-    Designs that also keep the soft limits come before all others; those too large for their training come last, the
-    smallest first. Each measurement corrects later predictions. Without soft limits designs are predicted only as far
-    as they are asked for, since a family may have a thousand.
+    Designs that also meet the soft limits come before all others. Designs that are too large for the training budget
+    come last, smallest first. Each measurement corrects later predictions. Without soft limits, costs are predicted
+    only for the designs that the caller requests, since a family may have a thousand designs. More layers of the same
+    kind need more time and memory. So if the shallowest design exceeds a limit on time or memory, deeper designs with
+    the same layers are left out.
     """
     most = most_parameters(spec.allowance, slower=slower)
     limits = (*spec.limits, *target.limits)
+    growing = tuple(limit for limit in limits if limit.metric in MEASURED_METRICS)
 
-    def fits(predicted: Mapping[str, Bounds]) -> bool:
+    def fits(predicted: Mapping[str, Bounds], limits: Sequence[Constraint] = limits) -> bool:
         if target.measures:
             return within(limits, values_of(predicted), headroom=HEADROOM)
         return kept(limits, predicted, {}, spec.confidence_share)
@@ -131,10 +146,16 @@ def _largest_first(
 
     asked = (one for one in spec.task_settings.references(spec.space) if spec.task_settings.family(one) == family)
     sized = sorted(((one, design_of(one, spec=spec.space, name="baseline")) for one in asked), key=size_order)
+    shallowest: dict[str, Design] = {}
+    for choices, design in sorted(sized, key=lambda pair: len(pair[1].arch.layers)):
+        shallowest.setdefault(_but_depth(choices, design), design)
+    possible = cache(lambda shape: fits(target.predict(shallowest[shape]), growing))
     soft = any(not limit.hard for limit in spec.limits)
     for _, group in groupby(sized, key=(lambda item: (False, 0)) if soft else size_order):
         fitting = []
         for number, (choices, design) in enumerate(group):
+            if not possible(_but_depth(choices, design)):
+                continue
             predicted = target.predict(design)
             if fits(predicted):
                 values = values_of(predicted)

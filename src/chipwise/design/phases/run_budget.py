@@ -1,9 +1,9 @@
-"""A run's budget: the shares for trainings and for the end of the run, their plan, and the minimum."""
+"""Divides a run's budget between training and the end of the run, plans training, and checks that it suffices."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from chipwise.core import units
@@ -21,37 +21,38 @@ from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.trials import Candidate, Trials
 from chipwise.design.targets.target import Target
 from chipwise.errors import SpecError
+from chipwise.model.arch.design import Design
 from chipwise.training.evaluations.data import Task
 
-MEASURING_S, MEASURING_SHARE = 5.0, 0.04  # CPU seconds, and share of the budget, for measuring the finalists
-ALONE_MEASURING_SHARE = 0.015  # of a budget for one model, which is the only finalist, in at most two formats
-ENDING_S, ENDING_SHARE = 4.0, 0.005  # same, for the end of the run: test text, explanations, report
-FINALS_S = 60.0  # CPU seconds for measuring the finalists, if the budget covers only trainings
+MEASURING_S, MEASURING_SHARE = 5.0, 0.04  # CPU seconds, plus a share of the budget, for measuring the finalists
+ALONE_MEASURING_SHARE = 0.015  # the share if one model is trained: it is the only finalist, in at most two formats
+ENDING_S, ENDING_SHARE = 4.0, 0.005  # the same for the end of the run: test text, explanations, report
+FINALS_S = 60.0  # CPU seconds for measuring the finalists, if the budget covers only training
 ROUND_S = 10.0  # advised budgets are multiples of this
 
 
 class RunBudget:
-    """Remaining budget of a run.
+    """Computes a run's remaining budget, and plans its training.
 
     Args:
         spec: The run.
-        trials: Its trials.
-        ledger: Its CPU seconds by phase.
+        trials: The trials of the run.
+        ledger: CPU seconds that the run has spent, by phase.
     """
 
     def __init__(self, spec: RunSpec, trials: Trials, ledger: Ledger) -> None:
         self._spec, self._trials, self._ledger = spec, trials, ledger
-        self.allowance = spec.allowance  # budget for trainings
-        self._measuring_s = self._reserve_s = 0.0  # parts of a total budget reserved for the end
+        self.allowance = spec.allowance  # budget for training
+        self._measuring_s = self._reserve_s = 0.0  # parts reserved for the end, if the budget pays for everything
 
     @property
     def supernet_s(self) -> float:
-        """CPU seconds of the supernet's training; 0 if there is none."""
+        """CPU seconds for training the supernet; 0 without a supernet."""
         return self._spec.quality.shared_s(self.allowance.total)
 
     @property
     def left(self) -> float:
-        """The remaining budget of trainings, in its unit."""
+        """The remaining budget for training, in the unit in which training is charged."""
         if self.allowance.whole:
             return self.allowance.total - self._ledger.total_s - self._reserve_s
         seconds, tokens = trained(self._trials.all())
@@ -65,16 +66,27 @@ class RunBudget:
         return FINALS_S - self._ledger.settle().get("measuring the finalists", 0.0)
 
     def set_aside(self, target: Target | None, tasks: Mapping[str, Task]) -> None:
-        """Reserves the cost of measuring, tasks and report at the end, if the budget includes them."""
+        """Reserves CPU time for measuring, tasks and the report, if the budget covers them."""
         if self.allowance.whole:
             total_s, by_matrix = self.allowance.total, chosen_by_matrix(self._spec, target)
             alone = self.allowance.alone
             self._measuring_s = measuring_s(total_s, alone=alone, by_matrix=by_matrix)
-            self._measuring_s += LEARNED_SHARE * total_s if learns(self._spec, target) else 0.0
             self._reserve_s = self._measuring_s + ending_s(total_s) + task_evaluation.planned_cpu_s(tasks)
 
+    def kept_for(self, forms: Iterable[Design], target: Target | None) -> float:
+        """CPU seconds to keep for learned rounding of a design, of a budget that covers everything.
+
+        Args:
+            forms: The design in each weight format in which it is predicted to meet the limits. If one of them is wider
+                than int4, nothing is kept: 5 % more training lowers the loss by 0.5 %, and learned rounding lowers it
+                by 0.3 % and only in int4 (docs/how-to/export.md).
+            target: The run's target.
+        """
+        learned = self.allowance.whole and all(learns(self._spec, target, form) for form in forms)
+        return LEARNED_SHARE * self.allowance.total if learned else 0.0
+
     def require(self, *, ahead_s: float = 0.0) -> None:
-        """Refuses a budget as soon as it is known to be too small, unless a plan or a training exists.
+        """Refuses a budget as soon as it is known to be too small, unless a plan or finished training exists.
 
         Raises:
             SpecError: The budget is too small; calibration results so far are kept.
@@ -86,9 +98,9 @@ class RunBudget:
         require_budget(self._spec, spent_s=self._ledger.total_s, ahead_s=ahead_s, trainings=trainings)
 
     def plan(self, references: Sequence[Candidate]) -> tuple[Rung, ...]:
-        """Plan of trainings for the remaining budget; a resumed search gets the same plan.
+        """Plans training for the remaining budget; a resumed search gets the same plan.
 
-        With another budget there is another plan, in which finished trainings count.
+        After a change of the budget, a new plan is made, in which finished training counts.
         """
         study = self._trials.study
         if known := stored_plan(study):
@@ -100,10 +112,10 @@ class RunBudget:
         return plan
 
     def _plan_of_rest(self, references: Sequence[Candidate]) -> tuple[Rung, ...]:
-        """Plan for new candidates, after reserving the needs of the reference designs.
+        """Plans the training of new candidates, after reserving budget for the reference designs.
 
         Raises:
-            SpecError: The rest is too small for one final training.
+            SpecError: The remaining budget is too small for one final training run.
         """
         done = [charge_of(item, self.allowance) for item in references]
         supernet_s = (
@@ -122,7 +134,7 @@ class RunBudget:
         return plan_rungs(self.allowance, training - first * max(0, done.count(0.0) - 1), least_share=least)
 
     def _plan_alone(self, training: float) -> tuple[Rung, ...]:
-        """First trainings and the winner's, which gets the rest; after a resumed run's own, the winner's alone."""
+        """Plans training in a run that trains a single design in full."""
         items = [item for item in self._trials.all() if not item.is_reference]
         charges = [charge for item in items if (charge := charge_of(item, self.allowance))]
         if charges:
@@ -141,32 +153,33 @@ class RunBudget:
 
 
 def measuring_s(total_s: float, *, alone: bool = False, by_matrix: bool = False) -> float:
-    """CPU seconds reserved for measuring the finalists, or the only one, and for choosing each matrix's format."""
+    """CPU seconds for measuring the finalists (only one if ``alone``) and, if ``by_matrix``, for choosing formats."""
     share = ALONE_MEASURING_SHARE if alone else MEASURING_SHARE
     return MEASURING_S + share * total_s + (task_evaluation.CONTENDERS * CPU_S if by_matrix else 0.0)
 
 
 def ending_s(total_s: float) -> float:
-    """CPU seconds of a budget reserved for test text, explanations and report."""
+    """CPU seconds of the budget ``total_s`` that are reserved for scoring on test text, explanations and the report."""
     return ENDING_S + ENDING_SHARE * total_s
 
 
 def set_aside_s(allowed: Allowance) -> float:
-    """CPU seconds of a budget reserved for measurements and report."""
+    """CPU seconds of a budget reserved for measurements and the end of the run."""
     return measuring_s(allowed.total, alone=allowed.alone) + ending_s(allowed.total)
 
 
 def require_budget(spec: RunSpec, *, spent_s: float, ahead_s: float, trainings: int) -> None:
-    """Checks that a CPU budget still allows ``trainings`` full trainings.
+    """Checks that a CPU budget still allows ``trainings`` full training runs.
 
     Args:
         spec: The run.
         spent_s: CPU seconds already spent.
-        ahead_s: Least CPU seconds that the preparation still takes.
-        trainings: Least number of full trainings: a candidate's and the reference design's.
+        ahead_s: Minimum CPU seconds that the rest of the preparation will take.
+        trainings: Number of full training runs that the budget must allow, such as 2 for a candidate and the reference
+            design.
 
     Raises:
-        SpecError: The budget is too small; the message says what would be enough.
+        SpecError: The budget is too small; the message says how much would be enough.
     """
     if not spec.allowance.whole or _holds(spec, spent_s + ahead_s, trainings):
         return
@@ -177,9 +190,9 @@ def require_budget(spec: RunSpec, *, spent_s: float, ahead_s: float, trainings: 
     advised = units.show(ROUND_S * math.ceil(enough / ROUND_S), "time")
     final = units.show(_least_final(spec.allowance), "time")
     raise SpecError(
-        f"{units.show(spec.allowance.total, 'time')} of CPU time are too little: calibration and preparation take "
+        f"{units.show(spec.allowance.total, 'time')} of CPU time is too little: calibration and preparation take "
         f"{units.show(spent_s + ahead_s, 'time')} or more, measuring and the report "
-        f"{units.show(set_aside_s(spec.allowance), 'time')}, and {trainings} trainings of {final} each do not "
+        f"{units.show(set_aside_s(spec.allowance), 'time')}, and {trainings} training runs of {final} each do not "
         f"fit in the rest; give at least {advised}"
         + (", or lower budget.final" if spec.budget.final is not None else ""),
         field="budget.cpu",

@@ -1,4 +1,4 @@
-"""Builds a run's record for its report, from its folder and study; also of an unfinished run."""
+"""Builds the record of a run, finished or not, from its folder and study; reports are made from the record."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make_record(
     *,
     others: OtherDevices | None = None,
 ) -> rec.RunRecord:
-    """The current record of a run; ``target`` is None before it was opened."""
+    """The current record of a run; ``target`` is None if it is not open yet."""
     others = OtherDevices(spec, space) if others is None else others
     memory, items = Record(study.memory), trials.all()
     winner, baseline = memory.get("winner", int, None), memory.get("baseline", int, None)
@@ -113,7 +113,7 @@ def make_record(
 
 
 def _widened(folder: RunFolder, memory: Record) -> str | None:
-    """By what the space of the run file was widened, and why."""
+    """Sentence on the values that were added to the space of the run file, and why; None if none were added."""
     added = memory.get("widened", dict[str, list[int]], {})
     if not added or not isinstance(folder.spec, RunSpec):
         return None
@@ -121,9 +121,9 @@ def _widened(folder: RunFolder, memory: Record) -> str | None:
 
 
 def _past(memory: Record) -> Iterator[str]:
-    """What the run took from earlier ones, and why it leaves nothing to later ones."""
+    """Yields notes: how many training runs of earlier searches this run used, and why its own runs were not stored."""
     if count := len(memory.sequence("past", list[object])):
-        yield f"it began with {count} training{'s' if count > 1 else ''} of earlier runs of this data (chipwise prior)"
+        yield f"the run began with {count} training run{'s' if count > 1 else ''} of earlier searches (chipwise prior)"
     if reason := memory.get("not_stored", str, None):
         yield reason
 
@@ -143,7 +143,7 @@ def _budget(
 
 
 def _law(memory: Mapping[str, object]) -> rec.ByLaw | None:
-    """The stored result of a search by law; None if the search trains."""
+    """The stored result of a search by a scaling law; None if the search trains."""
     if "law" not in memory:
         return None
     plan = memory.get("plan")
@@ -216,7 +216,7 @@ def _trial(spec: RunSpec, item: Candidate, others: OtherDevices) -> rec.Trial:
 
 
 def intervals_of(noted: Mapping[str, Sequence[float | None]]) -> dict[str, Predicted]:
-    """Stored predictions in the record's form: a value and bounds by metric."""
+    """Converts stored predictions to those of the record: metric -> value and bounds."""
     return {
         metric: Predicted(value=value, low=low, high=high)
         for metric, (value, low, high) in noted.items()
@@ -225,7 +225,7 @@ def intervals_of(noted: Mapping[str, Sequence[float | None]]) -> dict[str, Predi
 
 
 def score_of(result: Mapping[str, object]) -> rec.TaskScore:
-    """A stored task result in the record's form."""
+    """Converts the stored result of a task to the record's :class:`~chipwise.design.report.record.TaskScore`."""
     if "failed" in result:
         return rec.TaskScore(failed=str(result["failed"]))
     known = {item.name: result[item.name] for item in fields(rec.TaskScore) if item.name in result}
@@ -244,9 +244,9 @@ def _tasks(spec: RunSpec, items: list[Candidate], bars: Mapping[str, object]) ->
 
 
 def _points(spec: RunSpec, items: list[Candidate], factor: Factor) -> tuple[list[Candidate], Float64Array]:
-    """Feasible candidates of known quality and their objectives to minimise, (n, m), with penalties.
+    """Candidates of known quality within the limits, and their objectives (minimised, with penalties), (n, m).
 
-    Quality is the loss after training, or the law's expectation if nothing was trained.
+    Quality is the loss after training or, in runs that do not train, the loss that the law expects.
     """
     by_law, metric = spec.quality.chosen == "law", spec.task_settings.metric
     kept, rows = [], []
@@ -286,7 +286,7 @@ def _elsewhere(
     others: OtherDevices,
     shown: tuple[int | None, ...],
 ) -> list[rec.Elsewhere]:
-    """The run's other devices: expected costs of its contenders there, and the front of its trials."""
+    """For each device of the run: costs of the trials ``shown``, and the trials on the device's front."""
     if not spec.targets:
         return []
     kept = [item for item in items if item.quality is not None and item.alive and item.row is not None]

@@ -1,4 +1,4 @@
-"""Screening: prices many candidates, keeps those within the limits, and explains if there are none."""
+"""Screening: predicts the costs of many candidates and keeps those within the limits, or explains why none is."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from chipwise.errors import OutOfReach
 from chipwise.model.space.designs import summary
 from chipwise.model.space.search_space import Rows, SearchSpace
 
-DRAWS = 200_000  # random candidates that are priced
+DRAWS = 200_000  # random candidates whose costs are predicted
 STALE_ROUNDS = 8  # rounds without progress after which evolution towards the limits stops
 Metrics = Callable[[Rows], Mapping[str, Float64Array]]  # metrics of candidates that need no training, by name
 
 
 @dataclass(frozen=True)
 class Screened:
-    """Candidates that the cost model finds within the limits, and how they were found."""
+    """Candidates that the cost model predicts within the limits, and statistics of the screening."""
 
     rows: Rows
     metrics: Mapping[str, Float64Array]
     priced: int
-    priced_per_s: float  # distinct candidates per second
+    priced_per_s: float  # distinct candidates evaluated per second
     feasible_share: float  # share of the first random candidates within the limits
 
 
 def excess(constraints: tuple[Constraint, ...], metrics: Mapping[str, Float64Array]) -> Float64Array:
-    """Largest excess over any hard limit on free metrics, (n,); at most 0 if all hold."""
+    """Largest relative excess of each candidate over any hard limit, (n,); at most 0 if all limits are met."""
     count = len(next(iter(metrics.values())))
     worst = np.full(count, -1.0)
     for item in constraints:
@@ -51,7 +51,7 @@ def screen(
     draws: int = DRAWS,
     wanted: int = 2_000,
 ) -> Screened:
-    """Samples and prices candidates, and evolves the closest ones while too few are within the limits.
+    """Samples candidates and predicts their costs; mutates the closest ones while too few are within the limits.
 
     Raises:
         OutOfReach: No candidate was found; the message says which limit is out of reach and the closest value.
@@ -94,7 +94,7 @@ def screen(
 
 
 def loosened(constraints: Iterable[Constraint], beyond: float) -> tuple[Constraint, ...]:
-    """Hard limits loosened by the relative amount ``beyond``."""
+    """The hard limits, each loosened by the relative amount ``beyond``."""
     return tuple(
         replace(item, limit=item.limit * (1 + beyond * (1.001 if item.op == "<=" else -1.001))) if item.hard else item
         for item in constraints
@@ -102,7 +102,7 @@ def loosened(constraints: Iterable[Constraint], beyond: float) -> tuple[Constrai
 
 
 def mutate(space: SearchSpace, rows: Rows, rng: np.random.Generator, *, genes: float = 1.5) -> Rows:
-    """Children with about ``genes`` random genes."""
+    """Returns a copy of each row with about ``genes`` genes changed at random."""
     change = rng.random(rows.shape) < genes / rows.shape[1]
     drawn = (rng.random(rows.shape) * space.cardinalities).astype(np.int64)
     return space.canonical(np.where(change, drawn, rows))
@@ -115,7 +115,7 @@ def _why(
     constraints: tuple[Constraint, ...],
     worst: Float64Array,
 ) -> str:
-    """Explains which limits are out of reach, separately or together, with the closest candidate."""
+    """Says which limits are out of reach, each alone or all together, and how close the closest candidate comes."""
     alone = []
     judged = [item for item in constraints if item.hard and item.metric in known]
     for item in judged:

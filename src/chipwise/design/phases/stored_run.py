@@ -1,4 +1,4 @@
-"""Base of searches with a folder and a study, whether designs are trained or ranked by a law."""
+"""Base class of searches with a folder and a study, whether they train designs or rank them by a law."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from chipwise.model.space.search_space import SearchSpace
 
 
 class StoredRun:
-    """A run with its study; an interrupted run continues.
+    """A run with its folder and study. An interrupted run continues where it stopped.
 
     Args:
         spec: The run.
         folder: The run's folder, open.
         observer: Called on every change.
-        status: Initial status for the observer.
+        status: The status that the observer sees first.
     """
 
     def __init__(self, spec: RunSpec, folder: RunFolder, observer: Observer, status: Status) -> None:
@@ -51,14 +51,17 @@ class StoredRun:
         self.ledger = Ledger(Record(self.study.memory).get("spent", dict[str, float], {}), file=folder.spent)
 
     def widen(self, added: Added) -> None:
-        """Gives the space of the run further values; see :mod:`chipwise.design.phases.widening`."""
+        """Adds values to the run's space; see :mod:`chipwise.design.phases.widening`."""
         self.spec = replace(self.spec, space=with_values(self.spec.space, added))
         self.space = SearchSpace(self.spec.space)
         self.study.offer(choice_labels(self.space))
         self.trials = Trials(self.study, self.spec, self.space)
 
     def kit_notes(self, target: Target | None) -> dict[int, dict[str, object]]:
-        """Notes on trials from kits that are not recorded yet; remembers why other results are ignored."""
+        """Maps trials to notes on those kit results that are not recorded yet.
+
+        Messages about kit results, such as why some are ignored, are stored in the study.
+        """
         told: list[str] = []
         notes = kit_notes(self.trials, self.spec, self.folder, target, on_note=told.append)
         if told != self.study.memory.get("kit_notes", []):
@@ -66,7 +69,7 @@ class StoredRun:
         return notes
 
     def write(self, found: RunRecord) -> None:
-        """Writes the record of a finished run, and its report, table and card."""
+        """Writes the record of a finished run, with its report, table and card."""
         save(found, self.folder.record)
         output.write(found, self.folder.path)
         self.status.done = True

@@ -1,4 +1,4 @@
-"""Lets a named strategy choose the first trainings of a search."""
+"""Lets a named strategy choose the candidates that a search trains first."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _TRIES = 20  # batches requested from a strategy before screened candidates are 
 
 
 class StrategyProposer:
-    """Proposes candidates by a strategy in place of the run's own chooser.
+    """Proposes candidates by a named strategy instead of the run's own chooser.
 
-    Limits, budget, promotions and record are handled as in any run. The strategy is created anew for each batch and
-    receives the study's results, so that a resumed search gets the same candidates.
+    Limits, budget, promotions and record work as in any run. For each batch, a new instance of the strategy is created
+    and given the study's results, so that a resumed search gets the same candidates.
 
     Args:
         name: Name of the strategy.
-        chooser: The run's chooser, with the problem and the screened candidates.
+        chooser: The run's chooser, which provides the problem and the screened candidates.
         seed: Random seed.
 
     Raises:
@@ -39,11 +39,11 @@ class StrategyProposer:
             return make_strategy(self._name, self._chooser.problem, seed=seed)
         except ChipwiseError as error:
             raise SpecError(
-                f"{self._name} cannot choose the trainings of this search: {error}", field="search.strategy"
+                f"{self._name} cannot choose the designs of this search: {error}", field="search.strategy"
             ) from None
 
     def __call__(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
-        """Up to ``count`` rows within the limits and outside ``taken``."""
+        """Up to ``count`` rows within the limits that are not in ``taken``."""
         problem = self._chooser.problem
         strategy = self._make(self._seed + 1_000 * len(taken))
         gone = {tuple(int(i) for i in row) for row in taken}
@@ -66,7 +66,7 @@ class StrategyProposer:
         return np.array(picked[:count], np.int64).reshape(-1, len(problem.cardinalities))
 
     def _replay(self, strategy: Strategy, observations: Sequence[Observation], gone: set[tuple[int, ...]]) -> None:
-        """Passes the first trainings to the strategy, and reports rows without one as failures."""
+        """Passes the results of first training runs to the strategy, and reports rows without a result as failures."""
         problem = self._chooser.problem
         first: dict[tuple[int, ...], Observation] = {}
         for item in observations:

@@ -1,11 +1,13 @@
-"""The supernet of a run: trained once on designs within the limits; its scores are a prior for the quality model.
+"""The supernet of a run: it is trained once on designs within the limits, and its scores are the quality model's prior.
 
-Training and scores are stored in ``supernet/`` of the run's folder and can be resumed. The quality of a candidate is
-the scaling law's prediction, times the supernet's correction weighted by a trust, times the quality model's correction.
-The trust starts at a fixed value and is updated by the run's own trainings.
+Training and scores are stored in ``supernet/`` in the run's folder and can be resumed. The predicted loss of a
+candidate is a product of three factors: the scaling law's prediction, the supernet's correction weighted by a trust,
+and the quality model's correction. The trust starts at a fixed value and is updated with the results of the run's own
+training.
 
 References:
-    An expensive quantity modelled as a scaled cheap one plus a difference: Kennedy & O'Hagan 2000, Biometrika 87:1.
+    Modelling an expensive quantity as a scaled cheap quantity plus a difference: Kennedy & O'Hagan 2000,
+    Biometrika 87:1.
 """
 
 from __future__ import annotations
@@ -33,23 +35,23 @@ from chipwise.training.tasks.protocol import TaskData
 from chipwise.training.trainers.protocol import Trainer
 
 TRAINED = 512  # most designs that share the supernet's weights
-FEWEST_SCORED, MOST_SCORED = 12, 160  # number of designs scored before other trainings
-SCORING_SHARE = 0.2  # share of the training's budget for scoring
-SCORE_BYTES = 30_000  # bytes of validation text for scoring a design
+FEWEST_SCORED, MOST_SCORED = 12, 160  # fewest and most designs that are scored before other training
+SCORING_SHARE = 0.2  # CPU time for scoring, as a share of that for training the supernet
+SCORE_BYTES = 30_000  # bytes of validation text on which a design is scored
 SCORING_S = 0.25  # planned CPU seconds per score
-TRUST = 0.5  # prior trust in the supernet
-WEIGHT = 2.0  # weight of the prior trust, in trainings
-_NEGLIGIBLE = 1e-12  # variance below which scores do not distinguish candidates
+TRUST = 0.5  # trust in the supernet before any other training
+WEIGHT = 2.0  # training runs that this first trust weighs as much as
+_NEGLIGIBLE = 1e-12  # below this variance, scores do not distinguish candidates
 
 
 class Supernet:
-    """One training of a supernet, and the scores of designs with inherited weights.
+    """Trains one supernet, and scores designs with the weights that they inherit from it.
 
     Args:
         folder: The run's folder.
         data: The run's text.
-        archs: The designs that are trained together; one that is listed twice is trained twice as often.
-        budget_s: CPU seconds of the training.
+        archs: The designs that are trained together; a design that is listed twice is trained twice as often.
+        budget_s: CPU seconds for training.
         seed: Random seed of weights, text and steps.
     """
 
@@ -61,10 +63,10 @@ class Supernet:
         self._weights: str | None = None
 
     def train(self, trainer: Trainer, on_progress: Callable[[float], None]) -> None:
-        """Trains, or continues training. ``on_progress`` is called about once a second with the share done.
+        """Trains the supernet, or continues its training; reports the finished share about once a second.
 
         Raises:
-            WorkerError: The training failed; the message says why.
+            WorkerError: Training failed; the message says why.
         """
         one_each = {arch.vocab_size: arch for arch in self._archs}
         job = SupernetJob(
@@ -83,7 +85,7 @@ class Supernet:
             self._weights = str(event.data["weights"])
 
     def scores(self, archs: Sequence[ArchSpec], on_progress: Callable[[int, int], None]) -> Float64Array:
-        """Bits per byte with inherited weights, (n,); NaN for designs outside the supernet."""
+        """Bits per byte of each design with the weights it inherits, (n,); NaN for designs outside the supernet."""
         import torch
 
         from chipwise.training.supernet.score import read_weights, score
@@ -93,7 +95,7 @@ class Supernet:
         missing = {arch.digest: arch for arch in archs if arch.digest not in known}
         if missing:
             if self._weights is None:
-                raise WorkerError("the supernet is scored before it is trained")
+                raise WorkerError("the supernet must be trained before it scores designs")
             whole, tensors, threads = whole_of(self._archs), read_weights(self._weights), torch.get_num_threads()
             one_each = {arch.vocab_size: arch for arch in missing.values()}
             texts: dict[int, Any] = {size: self._data.data(arch).load() for size, arch in one_each.items()}
@@ -113,24 +115,24 @@ class Supernet:
 
 
 def designs_to_score(budget_s: float) -> int:
-    """Number of designs to score after a training of ``budget_s``."""
+    """Number of designs to score after training the supernet for ``budget_s``."""
     return int(min(MOST_SCORED, max(FEWEST_SCORED, SCORING_SHARE * budget_s / SCORING_S)))
 
 
 def planned_cpu_s(budget_s: float) -> float:
-    """CPU seconds reserved for a training of ``budget_s`` and its scores."""
+    """CPU seconds reserved for training the supernet for ``budget_s`` and scoring designs."""
     return budget_s + designs_to_score(budget_s) * SCORING_S if budget_s else 0.0
 
 
 class SupernetPrior:
-    """Centred log-ratio of supernet loss to the scaling law's prediction, for any row.
+    """Predicts ln(supernet's loss / law's prediction) of any design, relative to the mean over the scored designs.
 
     Args:
         problem: The search.
-        encoder: Encoder of rows.
-        rows: Scored rows, (n, d).
+        encoder: Turns rows (designs encoded as integers) into features.
+        rows: Rows of the scored designs, (n, d).
         residuals: log(score / law) of each row, (n,).
-        seed: Seed of the model that interpolates to other rows.
+        seed: Seed of the quality model that interpolates to other rows.
     """
 
     def __init__(self, problem: Problem, encoder: Encoder, rows: Rows, residuals: ArrayLike, *, seed: int) -> None:
@@ -139,13 +141,13 @@ class SupernetPrior:
         self._model = QualityModel(problem, seed=seed, encoder=encoder).fit(rows, values)
 
     def __call__(self, rows: Rows) -> Float64Array:
-        """The prior for rows, (n,); above 0 if the supernet's loss is higher than the law predicts."""
+        """The prior of rows, (n,); positive where the ratio of the supernet's loss to the law's is above average."""
         return np.asarray(self._model.predict(rows)[0] - self._centre)
 
     def trust(self, rows: Rows, residuals: ArrayLike) -> float:
-        """Trust in the prior, from trainings of ``rows``: the slope of ``residuals`` against the prior, at least 0.
+        """How much to trust the prior: the slope of the trained designs' ``residuals`` against the prior, at least 0.
 
-        It is shrunk towards ``TRUST`` with the weight of ``WEIGHT`` trainings.
+        The slope is shrunk towards ``TRUST``, which weighs as much as ``WEIGHT`` training runs.
         """
         if self._variance < _NEGLIGIBLE:
             return 0.0

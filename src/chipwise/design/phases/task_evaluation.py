@@ -1,7 +1,7 @@
 """Evaluates the user's tasks at the end of a run: each contender is fine-tuned, exported and evaluated.
 
-A contender's classifier is stored in ``trials/<number>/tasks/<task>/`` and its result in the trial, so that a resumed
-run evaluates nothing twice. Contenders are tuned in parallel processes.
+A contender's classifiers are stored in ``trials/<number>/tasks/<task>/`` and its results in the trial, so that a
+resumed run evaluates nothing twice. Contenders are tuned in parallel processes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chipwise.training.evaluations.data import Task, load_task
 from chipwise.training.evaluations.worker import TaskJob
 
 BAR_SHARE = 0.1  # CPU time of the TF-IDF baseline relative to tuning one model
-TUNING_LEAST_S = 10.0  # CPU seconds that tuning may take on a small task, too
+TUNING_LEAST_S = 10.0  # CPU seconds that tuning may take even on a small task
 CONTENDERS = 3  # two finalists and the reference design
 SPARE = 3  # further candidates to evaluate if no finalist reaches the minimum scores
 COMMAND = [sys.executable, "-m", "chipwise.training.evaluations.worker"]
@@ -34,11 +34,11 @@ _POLL_S = 0.1
 
 
 def load_tasks(spec: RunSpec | StartSpec) -> dict[str, Task]:
-    """The tasks of a run by their names in it.
+    """Loads a run's tasks; the keys are the names that the run file gives them.
 
     Raises:
         DataError: A task's file or a label is missing; the message names the line.
-        SpecError: A limit is on a metric that the task does not have.
+        SpecError: A limit is on a metric that its task does not have.
         MissingExtra: The package for a built-in task is not installed.
     """
     tasks = {item.label: load_task(item.where(spec.folder), kind=item.kind) for item in spec.tasks}
@@ -46,7 +46,7 @@ def load_tasks(spec: RunSpec | StartSpec) -> dict[str, Task]:
         task = tasks[str(floor.task)]
         if floor.metric.partition("@")[0] != task.metric:
             raise SpecError(
-                f"{floor.task} is {task.kind}; limit {task.metric}@{floor.task} instead",
+                f"{floor.task} is a {task.kind} task; limit {task.metric}@{floor.task} instead",
                 field=f"constraints.{floor.metric}",
             )
     return tasks
@@ -58,7 +58,7 @@ def planned_cpu_s(tasks: Mapping[str, Task]) -> float:
 
 
 def tuning_cpu_s(task: Task) -> float:
-    """CPU seconds planned for one contender on a task; loads PyTorch."""
+    """CPU seconds planned for tuning one contender on a task; loads PyTorch."""
     from chipwise.training.evaluations.evaluate import expected_cpu_s
 
     return expected_cpu_s(task)
@@ -69,7 +69,7 @@ class TaskEvaluation:
 
     Args:
         spec: The run.
-        tasks: See :func:`load_tasks`.
+        tasks: Tasks by name, as :func:`load_tasks` returns them.
         trials: Where results are recorded.
         folder: The run's folder.
         on_progress: Called with a description of the current step."""
@@ -89,7 +89,8 @@ class TaskEvaluation:
     def evaluate(self, contenders: Sequence[Candidate]) -> None:
         """Evaluates every contender on every task, unless the result is already known.
 
-        What is reserved for a task is divided among those of the first call; each later one gets its planned share.
+        The CPU time reserved for a task is divided among the contenders of the first call; contenders of later calls
+        get the share planned for one contender.
 
         Raises:
             StorageError: The disk is full.
@@ -107,17 +108,13 @@ class TaskEvaluation:
                 result = {**result, "key": jobs[number, name].key(self._tasks[name])}
             self._trials.note(number, tasks={**self._trials[number].tasks, name: result})
 
-    def baselines(self, known: Mapping[str, object]) -> dict[str, object]:
-        """Results of the TF-IDF baseline by task; see :func:`bag_of_words`."""
-        return bag_of_words(self._tasks, known, on_progress=self._on_progress)
-
     def missed(self, item: Candidate) -> list[Constraint]:
-        """The minimum scores that a contender misses, including those of tasks that could not be evaluated."""
+        """The minimum scores that a contender misses, including those on tasks that could not be evaluated."""
         reached = item.reached
         return [floor for floor in self._spec.floors if floor.metric not in reached or broken((floor,), reached)]
 
     def ship(self, winner: Candidate, target: Path) -> dict[str, dict[str, object]]:
-        """Copies the winner's classifiers next to it; returns their scores for ``chipwise.json``."""
+        """Copies the winner's classifiers to the folder ``target``; returns their scores for ``chipwise.json``."""
         found: dict[str, dict[str, object]] = {}
         for name, result in winner.tasks.items():
             source = self._place(winner, name)
@@ -151,14 +148,14 @@ class TaskEvaluation:
 def bag_of_words(
     tasks: Mapping[str, Task], known: Mapping[str, object], *, on_progress: Callable[[str], None] = lambda detail: None
 ) -> dict[str, object]:
-    """Results of the TF-IDF baseline by task, or the reason for failure; those in ``known`` are reused."""
+    """Result of the TF-IDF baseline for each task, or why it failed; results in ``known`` are reused."""
     from chipwise.training.evaluations.baseline import baseline
 
     found: dict[str, object] = dict(known)
     for name, task in tasks.items():
         if Record(found).record(name).data.get("items") == task.identity:
             continue
-        on_progress(f"a bag of words on {name}")
+        on_progress(f"the TF-IDF baseline on {name}")
         try:
             found[name] = {**plain(baseline(task)), "items": task.identity}
         except MissingExtra as error:
@@ -172,7 +169,7 @@ def run_side_by_side(
     workers: int,
     on_progress: Callable[[Sequence[tuple[int, str]]], None] = lambda running: None,
 ) -> list[tuple[tuple[int, str], dict[str, object]]]:
-    """Runs jobs in processes, ``workers`` at a time; results, or ``failed`` with the reason, in the order of jobs."""
+    """Runs ``jobs`` in ``workers`` processes; returns, in the order of ``jobs``, results or ``{"failed": reason}``."""
     if not jobs:
         return []
     found: dict[tuple[int, str], dict[str, object]] = {}

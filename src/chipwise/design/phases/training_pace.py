@@ -1,4 +1,4 @@
-"""How long trainings take on this machine, before a run has trained anything."""
+"""Estimates how long training takes on this machine, before a run has trained anything."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from chipwise.model.space.designs import design_of
 from chipwise.training.laws.scaling import PACE
 from chipwise.training.tasks.protocol import TaskData
 
-QUANTILE = 4  # the design at this part of all sizes is timed: a larger one's steps take seconds on a slow machine
+QUANTILE = 4  # the design a fourth of the way up the sizes is timed: steps of larger ones may take seconds
 
 
 def slowness(study: Study) -> float:
-    """How much longer a training takes here than at ``PACE``, as :func:`measure_slowness` found it; 1 if unknown."""
+    """Training time per token on this machine, divided by that of the reference ``PACE``; 1 if it was not measured."""
     return Record(study.memory).get("slowness", float, 1.0)
 
 
 def measure_slowness(study: Study, spec: RunSpec, folder: RunFolder, data: TaskData) -> None:
-    """Times two training steps of a small conventional design, once in a run, and stores :func:`slowness`.
+    """Times two training steps of a small conventional design, once per run, and stores the :func:`slowness`.
 
-    The budget buys several times as many tokens on one processor as on another, so the best size of a design depends on
-    it. Only for budgets in CPU time of trainings on this machine.
+    The same CPU time may suffice for several times as many tokens on one processor as on another, so the best size of a
+    design depends on the processor. Steps are timed only if the budget is CPU time for training on this machine.
     """
     if "slowness" in study.memory or spec.allowance.unit != "cpu" or spec.train.kind != "local":
         return

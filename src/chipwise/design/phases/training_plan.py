@@ -1,8 +1,8 @@
-"""Training plan for a design that was chosen without training: tokens, recipe, time, price, expected loss.
+"""Plans the training of a design that was chosen without training: tokens, recipe, time, price, expected loss.
 
-The recipe is that of ``chipwise train``, whose rates fall with the root of the width (measured over widths from 64 to
-256: docs/notes/training.md), so the rates of a wide model are transferred, not tuned. Hours come from the estimate of
-one training step, the loss from the law, each with its interval.
+The recipe is that of ``chipwise train``, whose learning rates are inversely proportional to the square root of the
+width. They were tuned for widths from 64 to 256 (docs/notes/training.md), so rates for wider models are extrapolated,
+not tuned. The hours follow from the estimate of one training step, and the loss from the law; both have an interval.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chipwise.model.arch import io
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.kinds.text.form import DECODER
-from chipwise.predict.cost.model import Predicted
+from chipwise.predict.cost.model import Predicted, combined
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.formats import wide_format
 from chipwise.predict.served.request import Request, resolved
@@ -30,14 +30,14 @@ from chipwise.training.laws.laws import ExpectedQuality, Law, published_quality
 
 TOKENS_PER_PARAMETER = 20.0  # compute-optimal: Hoffmann et al. 2022, table 3
 STEP_TOKENS = 2**19  # tokens per optimiser step
-MOST_LOCAL = 64  # maximum sequences per device
-MOST_IN_NODE = 8  # devices per server
+MOST_LOCAL = 64  # most sequences per device
+MOST_IN_NODE = 8  # most devices per server
 TUNED_WIDTHS = (64, 256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TrainingPlan(Result):
-    """A training of one design on ``devices`` devices of one kind."""
+    """A plan for training one design on ``devices`` devices of one kind."""
 
     tokens: float
     steps: int
@@ -48,20 +48,20 @@ class TrainingPlan(Result):
     matrix_rate: float  # learning rate of the layers' matrices (Muon)
     table_rate: float  # learning rate of tables, head and norms (AdamW)
     warmup_steps: int
-    decay_share: float  # share of the training with decaying rate, at its end
+    decay_share: float  # share of the steps, at the end, in which the learning rate decays
     weight_decay: float
     device: str
     devices: int
     step: Predicted  # seconds of an optimiser step
     mfu: float
-    memory_bytes: float  # on the device that needs most
+    memory_bytes: float  # on the device that needs the most
     device_hours: Predicted
     usd: Predicted | None  # None if the data sheet states no price
     loss: ExpectedQuality
     notes: tuple[str, ...] = ()
 
     def headline(self) -> str:
-        """Tokens, hours, price, and expected loss."""
+        """The plan in one line: tokens, hours, price and expected loss."""
         days = self.device_hours.value / self.devices / 24
         price = "price unknown" if self.usd is None else f"${self.usd.value:,.0f}"
         return (
@@ -70,7 +70,7 @@ class TrainingPlan(Result):
         )
 
     def rows(self) -> list[dict[str, object]]:
-        """One row per quantity, with its interval where it is predicted."""
+        """The plan as table rows: one per quantity, with an interval if the quantity is predicted."""
         found: list[tuple[str, Predicted | None]] = [
             ("step_s", self.step), ("device_hours", self.device_hours), ("usd", self.usd), ("loss", self.loss.loss),
         ]  # fmt: skip
@@ -90,22 +90,23 @@ def training_plan(
     window_tokens: int | None = None,
     law: Law | None = None,
 ) -> TrainingPlan:
-    """The training of ``design``; the largest batch that fits the memory, with activations recomputed only if needed.
+    """Plans the training of ``design`` with the largest batch that fits; recomputes activations only if needed.
 
     Args:
         design: The design to train.
         device: A data sheet, or its name.
-        devices: Number of devices that share each batch.
+        devices: Number of devices, which share each batch.
         tokens: Training tokens, in one pass over the text. Default: twenty per parameter.
-        step_tokens: Tokens of an optimiser step over all devices, rounded to divide evenly.
-        window_tokens: Tokens of a sequence. Default: the model's maximum, up to 2,048.
+        step_tokens: Tokens of an optimiser step over all devices; rounded to a multiple of ``devices`` x
+            ``window_tokens``.
+        window_tokens: Tokens of a sequence. Default: the model's maximum, but at most 2,048.
         law: Law of the loss. Default: the bundled one.
 
     Raises:
         SpecError: A number is not positive.
         DoesNotFit: One sequence does not fit in the device's memory even with recomputed activations.
         Unsupported: The law or the device does not cover the model.
-        InputError: The model is too small or the text too short for the law.
+        InputError: The model is too small for the law, or the text is too short.
     """
     arch = design.arch if isinstance(design, Design) else design
     sheet = device if isinstance(device, DeviceProfile) else datasheet.load(device)
@@ -125,8 +126,8 @@ def training_plan(
     accumulate = share // local
     seconds = found.step
     steps = math.ceil(wanted / (devices * window * local * accumulate))
-    hours = _scaled(seconds, steps * devices / 3600)
-    usd = None if sheet.price is None else _scaled(hours, 3600 * sheet.price_usd_per_s)
+    hours = combined(lambda step_s: step_s * (steps * devices / 3600), seconds)
+    usd = None if sheet.price is None else combined(lambda each_h: each_h * (3600 * sheet.price_usd_per_s), hours)
     try:
         from chipwise.training.data.recipe import Recipe
     except ModuleNotFoundError:
@@ -145,7 +146,7 @@ def training_plan(
 def write_training_plan(design: Design | ArchSpec, folder: str | Path, plan: TrainingPlan) -> tuple[Path, ...]:
     """Writes ``training.json``, ``model.json`` and ``train.sh`` into ``folder``; returns their paths.
 
-    The script asks for text files or a text source in ``DATA``.
+    The script expects text files or a text source in the environment variable ``DATA``.
 
     Args:
         design: The design to train.
@@ -169,7 +170,7 @@ def write_training_plan(design: Design | ArchSpec, folder: str | Path, plan: Tra
 def _largest(
     arch: ArchSpec, sheet: DeviceProfile, *, devices: int, window: int, share: int
 ) -> tuple[int, bool, TrainingEstimate]:
-    """Largest batch (a divisor of ``share``), whether activations are recomputed, and the step's estimate."""
+    """Largest batch that fits (a divisor of ``share``), whether it needs recomputation, and the step's estimate."""
     weights = wide_format(sheet)
     request = resolved(
         Request(model=arch, deployment=Deployment(device=sheet, runtime="torch-compile", weights=weights, dp=devices))
@@ -187,21 +188,15 @@ def _largest(
     raise problem
 
 
-def _scaled(value: Predicted, factor: float) -> Predicted:
-    if value.low is None or value.high is None:
-        return Predicted(value=value.value * factor)
-    return Predicted(value=value.value * factor, low=value.low * factor, high=value.high * factor)
-
-
 def _notes(arch: ArchSpec, steps: int, usd: Predicted | None, *, built: bool) -> list[str]:
     found = []
     if not TUNED_WIDTHS[0] <= arch.d_model <= TUNED_WIDTHS[1]:
         found.append(
-            f"rates are transferred to width {arch.d_model} from {TUNED_WIDTHS[0]} to {TUNED_WIDTHS[1]}: "
-            "compare factors 0.5, 1 and 2 on a hundredth of the tokens first (--rate)"
+            f"learning rates for width {arch.d_model} are extrapolated from widths {TUNED_WIDTHS[0]} to "
+            f"{TUNED_WIDTHS[1]}: first try --rate 0.5, 1 and 2 on a hundredth of the tokens"
         )
     if usd is None:
-        found.append("the data sheet states no price; add price with its source to it")
+        found.append("the data sheet states no price; add price and its source to the data sheet")
     if not built:
         found.append("chipwise cannot build this model: train.sh lists what another trainer needs")
     if steps < 1_000:
@@ -217,9 +212,9 @@ def _script(plan: TrainingPlan, *, built: bool) -> str:
         return head + (
             "# model.json describes the model. Train it elsewhere with these settings, then measure what it exports:\n"
             f"#   {plan.tokens:.4g} tokens, {plan.steps} steps of {sequences}\n"
-            f"#   Muon {plan.matrix_rate:.3g} for the layers' matrices, AdamW {plan.table_rate:.3g} for the rest,\n"
-            f"#   weight decay {plan.weight_decay:g}, {plan.warmup_steps} steps of warm-up, the last "
-            f"{units.show(plan.decay_share, 'share')} decaying to zero\n"
+            f"#   Muon {plan.matrix_rate:.3g} for the layers' matrices, AdamW {plan.table_rate:.3g} for all others,\n"
+            f"#   weight decay {plan.weight_decay:g}, {plan.warmup_steps} steps of warm-up; in the last "
+            f"{units.show(plan.decay_share, 'share')} of the steps, the rates fall to zero\n"
             'echo "chipwise builds no model of this kind; see the comments of this script" >&2\nexit 1\n'
         )
     source = 'DATA="${DATA:?name text files or a text source, such as DATA=corpus/*.txt}"\n'
@@ -243,7 +238,7 @@ def _per_node(devices: int) -> int:
 
 
 def _nodes(devices: int) -> str:
-    """Launch settings for devices in several machines; empty for a single machine."""
+    """Launch settings for devices in several machines; empty for one machine."""
     nodes = devices // _per_node(devices)
     if nodes == 1:
         return ""

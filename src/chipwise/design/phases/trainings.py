@@ -1,4 +1,4 @@
-"""Trainings of a run: requests to the trainer, and recording of the results."""
+"""Trains the candidates of a run: passes jobs to the trainer and turns its events into results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chipwise.training.tasks.protocol import TaskData
 from chipwise.training.trainers.protocol import Trainer
 from chipwise.training.trainers.train_spec import TrainSpec
 
-MOST_THREADS = 4  # of one training: each further one adds about 4 % of the CPU time of a step
+MOST_THREADS = 4  # per training run: each further thread adds about 4 % to the CPU time of a step
 DISK_FULL = ("disk is full", "No space left on device", "Disk quota exceeded")
 
 
@@ -26,7 +26,7 @@ def require_disk(message: str, folder: Path) -> None:
     """Ends the search if a child process failed because the disk is full, which is not a candidate's fault.
 
     Raises:
-        DiskFull: The message reports a full disk.
+        DiskFull: The child process's message reports a full disk.
     """
     if any(sign in message for sign in DISK_FULL):
         raise DiskFull(folder, resumable=True)
@@ -36,13 +36,14 @@ class Trainings:
     """Trains the candidates of one run with its trainer.
 
     Args:
-        trainer: Runs the trainings.
+        trainer: Runs the training.
         folder: The run's folder, which keeps the state of each architecture's training.
         data: The run's task with its data.
-        seed: Seed of initialisation and data order, the same for all candidates unless it was changed on resuming.
-        allowance: The budget and its unit; full trainings are evaluated on all validation data.
+        seed: Returns an architecture's seed for initialisation and data order; it is the same for all candidates unless
+            the run was resumed with another seed.
+        allowance: The budget and its unit; models trained in full are evaluated on all validation data.
         train: The run's device and precision.
-        workers: Threads of the training of a budget's only model; all others have one.
+        workers: Number of threads for a model that gets the whole budget; all other training uses one thread.
         on_progress: Called about once a second with the running trials and the finished share of each.
     """
 
@@ -64,13 +65,13 @@ class Trainings:
         self._threads = min(workers, MOST_THREADS, os.cpu_count() or 1)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, object] | ChipwiseError]]:
-        """Each job with its result or error, in the order of completion.
+        """Trains the candidates of ``jobs``; yields each job with its result or error as it finishes.
 
-        Jobs that differ only in weight format, or in a denoiser's steps, share one training.
+        Jobs that differ only in weight format, or in a denoiser's steps, share one training run.
 
         Raises:
             StorageError: The disk is full.
-            JobsMissing: Trainings that run elsewhere have not come back.
+            JobsMissing: Results of training elsewhere have not come back.
         """
         seen: dict[str, Job] = {}
         for job in jobs:
@@ -134,13 +135,13 @@ class Trainings:
 
 
 def charged(items: Iterable[Candidate], allowance: Allowance) -> float:
-    """Charge of the trainings of these trials; a shared training counts once."""
+    """Budget used for training these trials; a training run that several trials share counts once."""
     seconds, tokens = trained(items)
     return allowance.charge(seconds=seconds, tokens=tokens)
 
 
 def trained(items: Iterable[Candidate]) -> tuple[float, int]:
-    """Device seconds and tokens of these trials' trainings; shared trainings count once."""
+    """Device seconds and tokens of these trials' training; a training run that several trials share counts once."""
     longest: dict[str, TrainedRung] = {}
     for item in items:
         arch = item.design.arch.as_trained().digest

@@ -1,8 +1,8 @@
-"""Widens a space whose best designs lie at its edge: the list of a size gets a larger value where that pays.
+"""Widens a space whose best designs lie at its edge: adds larger values to its lists of sizes if that lowers the loss.
 
-The best design is the one of least expected loss within the limits, by the law of the loss and before the run trains
-anything. So the decision follows from the run file, the calibration and the trainings of earlier runs, and one that
-trains a single design makes it, too. Its result is stored in the study, so a resumed run keeps it.
+The best design is the one within the limits with the lowest loss that the law expects before the run trains anything.
+So the decision depends only on the run file, the calibration and the training results of earlier runs, and it is
+possible even in runs that train a single design. The result is stored in the study, so a resumed run keeps it.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from chipwise.errors import OutOfReach, SpecError
 from chipwise.model.kinds.choices import Chosen
 from chipwise.model.space.space_spec import NO_FFN, SpaceSpec
 
-MOST_ROUNDS = 6  # values that one list may get
+MOST_ROUNDS = 6  # most values that are added to one list
 WIDTHS, SIZES = ("d_model", "ffn_width"), ("d_model", "depth", "ffn_width")
 Found = tuple[Chosen, float]  # choices of the best design of a space, and its expected loss
-Added = Mapping[str, Sequence[int]]  # values beyond those of the run file, by choice
+Added = Mapping[str, Sequence[int]]  # values beyond those in the run file, by choice
 
 
 def widened(space: SpaceSpec, best: Callable[[SpaceSpec], Found], *, tile: int) -> tuple[dict[str, list[int]], float]:
-    """Values that the lists of ``space`` lack, and by how much the expected ln loss falls with them.
+    """Finds values to add to the lists of ``space``, and by how much they lower the expected ln loss.
 
-    In each round every size at which the best design has the largest listed value gets the next one. It stays where
-    the best design of the wider space uses it and its ln loss is less by at least ``LEAST_GAIN``.
+    In each round, if the best design has the largest listed value of a size, the next larger value is added to that
+    list. It stays if the best design of the wider space uses it and its ln loss is lower by at least ``LEAST_GAIN``.
 
     Args:
-        space: The space of the run file. Lists of one value are no choices, and stay.
-        best: The best design of a space within the run's limits.
-        tile: New widths are multiples of this.
+        space: The space of the run file. Lists with a single value are not choices and stay as they are.
+        best: Finds the best design of a space within the run's limits.
+        tile: Columns of the chip's tile; new widths are multiples of it.
     """
     added: dict[str, list[int]] = {}
     choices, loss = best(space)
@@ -52,7 +52,7 @@ def widened(space: SpaceSpec, best: Callable[[SpaceSpec], Found], *, tile: int) 
 
 
 def with_values(space: SpaceSpec, added: Added) -> SpaceSpec:
-    """``space`` with further values of its sizes.
+    """``space`` with values added to the lists of its sizes.
 
     Raises:
         SpecError: The space would be too large.
@@ -63,19 +63,19 @@ def with_values(space: SpaceSpec, added: Added) -> SpaceSpec:
 
 
 def said(space: SpaceSpec, added: Added, gain: float) -> str:
-    """One sentence on a space of a run file that was widened."""
+    """One sentence that says how the space of a run file was widened."""
     parts = [
         f"{name} {', '.join(map(str, values))} (the file lists up to {max(space.values(name))})"
         for name, values in added.items()
     ]
     return (
         f"the best designs lay at the edge of the space, so it was widened by {' and '.join(parts)}: the law of the "
-        f"loss expects {units.show(1 - math.exp(-gain), 'share', digits=2)} less within the limits"
+        f"loss expects a loss {units.show(1 - math.exp(-gain), 'share', digits=2)} lower within the limits"
     )
 
 
 def _further(space: SpaceSpec, choices: Chosen, *, tile: int) -> dict[str, int]:
-    """The next value of each size of which a design has the largest one; of layers, if half of them have it."""
+    """The next larger value of each size that is at its maximum in the design, or in half of the design's layers."""
     found = {}
     for name in SIZES:
         values, own = sorted(space.values(name)), sorted(_sizes(choices, name))
@@ -86,7 +86,7 @@ def _further(space: SpaceSpec, choices: Chosen, *, tile: int) -> dict[str, int]:
 
 
 def _sizes(choices: Chosen, name: str) -> list[int]:
-    """The values of a size in a design: one, or that of each layer with a feed-forward."""
+    """The values of a size in a design: a single one, or one for each layer with a feed-forward."""
     if name != "ffn_width":
         return [choices[name]]
     return [layer[name] for layer in choices["layers"] if layer["ffn"] != NO_FFN]

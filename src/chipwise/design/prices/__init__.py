@@ -1,1 +1,1 @@
-"""Costs of whole search spaces: tables of block prices, and their sums over a candidate's blocks."""
+"""Predicts the costs of all candidates of a search space, as sums over a table of block costs."""

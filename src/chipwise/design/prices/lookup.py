@@ -1,8 +1,8 @@
-"""Sums block prices for many candidates at once: one fused table, one gather per layer.
+"""Sums block costs for many candidates at once, with one table for attention and FFN and one gather per layer.
 
-A cell of the table holds the sum of a layer's attention and FFN, for each role of a layer (inner, last, sharing
-weights, absent); columns of zeros are left out. The genes of rows are read column by column from a transposed block
-that fits in the caches.
+A table row holds the summed costs of one attention block and one FFN in one role of the layer (inner, last, sharing
+weights, absent). Cost columns that are always zero are left out. The candidates' genes are read column by column from a
+transposed block that fits in the CPU caches.
 """
 
 from __future__ import annotations
@@ -19,34 +19,37 @@ from chipwise.model.space.search_space import Rows, SearchSpace
 from chipwise.model.space.space_spec import LAYER_CHOICES, LAYER_WEIGHTS
 
 Index = NDArray[np.intp]
-_BETWEEN, _SHARER = 0, 2  # indices of roles; add one for the last layer; the last role is "absent"
-_FUSED_BYTES = 64e6  # for larger tables, attention and FFN are looked up separately
+_BETWEEN, _SHARER = 0, 2  # indices of roles; the next index is the same role in the last layer; the end is "absent"
+_FUSED_BYTES = 64e6  # if the joint table were larger, attention and FFN are looked up separately
 
 
 @dataclass(frozen=True)
 class BlockPrices:
-    """Prices of a space's blocks for one weight format of the head; the last axis holds the columns, stored bytes,
-    parameters. Attention is indexed by its weight format, width, convolutions, head size and pair, an FFN by its weight
-    format, width, convolutions, kind and FFN width."""
+    """Costs of a space's blocks, for one weight format of the head.
+
+    The last axis of each array holds the cost columns: columns of prefill and decode, stored bytes, and parameters. The
+    other axes of attention are weight format, width, convolutions, head size and heads; those of an FFN are weight
+    format, width, convolutions, kind and FFN width.
+    """
 
     ends: Float64Array  # (width, vocabulary, tied, columns): a model with one bare layer
-    bare: Float64Array  # indexed like attention, by width: the bare layer that ``ends`` includes
+    bare: Float64Array  # the bare layer that ``ends`` includes, by width; axes as for attention
     attention: Float64Array
     last_attention: Float64Array
     ffn: Float64Array
     last_ffn: Float64Array
-    cache: Float64Array | None  # like attention: one more layer that shares weights; None without sharing
-    ends_room: Float64Array  # indexed like ends: bytes of the head's activations
-    attention_room: Float64Array  # same, of each attention block
+    cache: Float64Array | None  # axes as for attention: one more layer that shares weights; None without sharing
+    ends_room: Float64Array  # axes as for ends: bytes of the head's activations
+    attention_room: Float64Array  # bytes of activations in each attention block
     ffn_room: Float64Array
 
 
 class Lookup:
-    """Sums prices of rows; call it as a function.
+    """Sums block costs for candidates (rows of genes); instances are called like functions.
 
     Args:
         space: The space.
-        prices: Prices of its blocks.
+        prices: Costs of the space's blocks.
     """
 
     def __init__(self, space: SearchSpace, prices: BlockPrices) -> None:
@@ -60,7 +63,7 @@ class Lookup:
         self._rooms = prices.attention_room, prices.ffn_room
         attention, ffn = ([pair[i][..., self._used] for pair in places] for i in (0, 1))
         self._attentions, self._ffns = prices.attention_room.size, prices.ffn_room.size
-        each = self._attentions * self._ffns // math.prod(prices.ffn_room.shape[:3])  # axes of both blocks
+        each = self._attentions * self._ffns // math.prod(prices.ffn_room.shape[:3])  # both blocks have the first axes
         self._fused = len(places) * each * (len(self._used) + 1) * 8 <= _FUSED_BYTES
         if self._fused:
             room = np.maximum(prices.attention_room[..., None, None], prices.ffn_room[:, :, :, None, None])
@@ -72,7 +75,7 @@ class Lookup:
         self._place = self._place_of(len(places))
 
     def _place_of(self, places: int) -> NDArray[np.int64]:
-        """The role of each layer, (layer, sharing × depth)."""
+        """Each layer's role for every combination of sharing and depth, (layer, sharing × depth)."""
         spec = self._space.spec
         place = np.full((max(spec.depth), len(spec.sharing), len(spec.depth)), places - 1)
         for s, sharing in enumerate(spec.sharing):
@@ -83,7 +86,7 @@ class Lookup:
         return place.reshape(len(place), -1)
 
     def __call__(self, rows: Rows) -> tuple[Float64Array, Float64Array]:
-        """Summed columns, (columns, n), and the activations of the largest block or head, (n,)."""
+        """Sums of all cost columns, (columns, n), and activation bytes of the largest block or head, (n,)."""
         spec, index = self._space.spec, self._space.index
         genes = np.ascontiguousarray(rows.T, dtype=np.intp)
         where = genes[index["sharing"]] * len(spec.depth) + genes[index["depth"]]
@@ -125,7 +128,7 @@ class Lookup:
         return sums, widest
 
     def _last_attention(self, genes: Index, where: Index) -> Index | None:
-        """The last layer with attention in each row, (n,); None in spaces in which that is the last layer."""
+        """Index of the last layer with attention in each row, (n,); None if every layer of the space has attention."""
         pairs, depths = self._space.spec.attention_choices(), np.array(self._space.spec.depth)
         if NO_ATTENTION not in pairs:
             return None
@@ -136,7 +139,7 @@ class Lookup:
         return last
 
     def _read(self, genes: Index, name: str, layer: int, where: Index) -> Index:
-        """Genes of ``layer`` in each row, (n,)."""
+        """The gene ``name`` of ``layer`` in each row, (n,)."""
         slots = self._space.slots[name].of[:, :, layer].ravel()
         columns = self._space.columns[name]
         alike = (slots == slots[0]).all()
@@ -145,10 +148,10 @@ class Lookup:
 
 
 def _places(prices: BlockPrices) -> list[tuple[Float64Array, Float64Array]]:
-    """Prices of attention and FFN in every role; a layer that shares weights has its own cache but no weights."""
+    """Costs of attention and FFN, for every role; a layer that shares weights adds cache bytes but no weight bytes."""
     found = [(prices.attention, prices.ffn), (prices.last_attention, prices.last_ffn)]
     if prices.cache is not None:
-        # A last layer with attention replaces the bare one that ``ends`` includes.
+        # A last layer with attention takes the place of the bare layer that ``ends`` includes.
         last = np.where(prices.cache.any(axis=-1, keepdims=True), prices.cache - prices.bare, 0.0)
         for (attention, ffn), cache in zip(tuple(found), (prices.cache, last), strict=True):
             sharer, without = attention.copy(), ffn.copy()
@@ -158,7 +161,7 @@ def _places(prices: BlockPrices) -> list[tuple[Float64Array, Float64Array]]:
 
 
 def _stacked(places: list[Float64Array], room: Float64Array) -> Float64Array:
-    """A table with one row per cell, ordered by role; the last column is activations, 0 for absent layers."""
+    """The arrays of all roles stacked to one table; its last column is activation bytes, 0 for absent layers."""
     rooms = np.stack([*[room] * (len(places) - 1), np.zeros_like(room)])
     both = np.concatenate([np.stack(places), rooms[..., None]], axis=-1)
     return np.ascontiguousarray(both.reshape(-1, both.shape[-1]))

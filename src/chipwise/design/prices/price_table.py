@@ -1,9 +1,10 @@
-"""Prices of a whole space: each distinct block is priced once; a candidate is a gather and a sum.
+"""Costs of all candidates of a space: each distinct block is evaluated once, and a candidate's costs are a sum.
 
-A space is discrete, so its blocks repeat. Every distinct block is lowered to operators and priced once by the scalar
-code; prices are stored in arrays, so that pricing a million candidates takes a few array operations. Prices are
-additive columns (seconds that do not depend on the rest of the model, bytes that stream through the caches, …). A
-function of the summed columns gives the latency, which can therefore depend on the whole working set.
+A space is discrete, so its candidates consist of the same few blocks. Each distinct block is lowered to operators and
+its costs are computed once. These costs ("prices" in the code) are stored in arrays, so that evaluating a million
+candidates takes a few array operations. A price has several additive columns (seconds that do not depend on the rest of
+the model, bytes that stream through the caches, …). Latency is a function of the summed columns, so it can depend on
+the model's whole working set.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from chipwise.model.walk.lower import lower
 from chipwise.predict.cost.memory import layer_activation_bytes, memory_parts
 from chipwise.predict.cost.pricing import combine, op_price
 
-BLOCK = 8_192  # rows priced at a time, so that their data fits in the caches
+BLOCK = 8_192  # rows evaluated at a time, so that their data fits in the caches
 
 
 class Pricer(Protocol):
-    """A cost model that prices blocks separately, and models by the sums of their blocks."""
+    """A cost model in which a model's costs follow from sums over its blocks."""
 
     def pass_columns(self, design: Design, workload: Workload, phase: Phase) -> Float64Array:
         """The additive columns of one pass, (columns,)."""
@@ -47,30 +48,30 @@ class Pricer(Protocol):
     def latencies_s(
         self, prefill: Float64Array, decode: Float64Array, *, logits: Float64Array
     ) -> tuple[Float64Array, Float64Array]:
-        """Median TTFT and TPOT, each (n,), of models with column sums ``prefill`` and ``decode``.
+        """Median TTFT and TPOT, each (n,), of models whose columns sum to ``prefill`` and ``decode``.
 
         ``prefill`` and ``decode`` are (n, columns); ``logits`` (n,) is the number of logits per pass.
         """
         ...
 
     def stored_bytes(self, design: Design, workload: Workload) -> float:
-        """Resident bytes of a design's weights and cache; additive over layers."""
+        """Resident bytes of a design's weights and KV cache; additive over layers."""
         ...
 
     def activation_bytes(self, layer: Layer | None, design: Design, workload: Workload) -> float:
-        """Bytes of activations inside ``layer`` in models like ``design``; inside the head if ``layer`` is None.
+        """Bytes of activations inside ``layer`` of models like ``design``, or inside the head if ``layer`` is None.
 
-        The largest value over blocks and head is a model's activation memory.
+        A model's activation memory is the largest value over its blocks and head.
         """
         ...
 
     def base_bytes(self) -> float:
-        """Resident bytes of a serving process without a model."""
+        """Resident bytes of a serving process that holds no model."""
         ...
 
 
 class OperatorPricer:
-    """Base of pricers that price a pass operator by operator, each distinct operator once."""
+    """Base class of pricers that sum over a pass's operators, and evaluate each distinct operator once."""
 
     def __init__(self) -> None:
         self._known: dict[Op, Float64Array] = {}
@@ -80,7 +81,7 @@ class OperatorPricer:
         raise NotImplementedError
 
     def pass_columns(self, design: Design, workload: Workload, phase: Phase) -> Float64Array:
-        """The sum of a pass's operators, (columns,)."""
+        """The sum of the columns of a pass's operators, (columns,)."""
         total: Float64Array | float = 0.0
         for placed in lower(design, workload, phase):
             if placed.op not in self._known:
@@ -90,57 +91,57 @@ class OperatorPricer:
 
 
 class ProfilePricer(OperatorPricer):
-    """The calibrated cost model of one machine as a Pricer."""
+    """The calibrated cost model of one machine, as a :class:`Pricer`."""
 
     def __init__(self, profile: MachineProfile) -> None:
         super().__init__()
         self.profile = profile
 
     def op_columns(self, op: Op) -> Float64Array:
-        """See :func:`chipwise.predict.cost.pricing.op_price`."""
+        """Columns of one operator; see :func:`chipwise.predict.cost.pricing.op_price`."""
         return op_price(op, self.profile)
 
     def latencies_s(
         self, prefill: Float64Array, decode: Float64Array, *, logits: Float64Array
     ) -> tuple[Float64Array, Float64Array]:
-        """See :func:`chipwise.predict.cost.pricing.combine`."""
+        """Times from column sums; see :func:`chipwise.predict.cost.pricing.combine`."""
         return (
             combine(prefill, self.profile, Phase.PREFILL, logits=logits),
             combine(decode, self.profile, Phase.DECODE, logits=logits),
         )
 
     def stored_bytes(self, design: Design, workload: Workload) -> float:
-        """Bytes of weights, times the number of copies in the runtime, plus bytes of the cache."""
+        """Bytes of the weights in all copies that the runtime keeps, plus bytes of the KV cache."""
         profile = self.profile
         parts, cost = memory_parts(design, workload, runtime=profile.runtime), profile.memory
         return parts.peak_bytes(cost) - parts.activation_bytes - cost.base_bytes
 
     def activation_bytes(self, layer: Layer | None, design: Design, workload: Workload) -> float:
-        """See :func:`chipwise.predict.cost.memory.layer_activation_bytes`; those of the head were not calibrated."""
+        """Bytes by :func:`chipwise.predict.cost.memory.layer_activation_bytes`; 0 for the head (not calibrated)."""
         return 0.0 if layer is None else layer_activation_bytes(layer, design.arch, workload)
 
     def base_bytes(self) -> float:
-        """Resident bytes without a model, as calibrated."""
+        """Resident bytes of a process without a model, as measured in the calibration."""
         return self.profile.memory.base_bytes
 
 
 class PeakPricer(ProfilePricer):
-    """Least seconds of passes at the machine's calibrated peaks; MFU and MBU are their shares of other times."""
+    """Minimum times at the machine's calibrated peaks; divided by an actual time, they give MFU and MBU."""
 
     def op_columns(self, op: Op) -> Float64Array:
-        """See :func:`chipwise.deploy.calibrate.efficiency.op_needs`."""
+        """Seconds, FLOPs and bytes of one operator, (4,); see :func:`chipwise.deploy.calibrate.efficiency.op_needs`."""
         return op_needs(op, self.profile)
 
     def latencies_s(
         self, prefill: Float64Array, decode: Float64Array, *, logits: Float64Array
     ) -> tuple[Float64Array, Float64Array]:
-        """See :func:`chipwise.deploy.calibrate.efficiency.least_times`."""
+        """Minimum times from summed columns; see :func:`chipwise.deploy.calibrate.efficiency.least_times`."""
         return least_times(prefill, decode, self.profile)
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of n candidates; every field is (n,)."""
+    """Costs of n candidates; every field has the shape (n,)."""
 
     ttft_s: Float64Array
     tpot_s: Float64Array
@@ -149,34 +150,34 @@ class Costs:
 
 
 class PriceTable:
-    """Prices of all blocks of ``space`` for one workload; ``table(rows)`` prices candidates.
+    """Costs of all blocks of ``space`` for one workload; ``table(rows)`` returns the costs of candidates.
 
-    A block's price is the difference it makes to a small model, so it includes all effects of lowering (a fused
-    residual; prefill that keeps only the last position after the last attention); the last layer has separate prices.
-    Prices contain the columns of both phases, stored bytes, and parameters; activations are not additive, so their
-    maximum is used.
+    A block's price is the cost of a small model with the block minus the cost without it, so it includes all effects of
+    lowering (a fused residual; prefill that keeps only the last position after the last attention). Blocks in the last
+    layer have separate prices. A price has the columns of prefill and decode, stored bytes, and parameters. Activation
+    bytes are not additive: a model's activation memory is the maximum over its blocks.
     """
 
     def __init__(self, space: SearchSpace, workload: Workload, pricer: Pricer) -> None:
         self.space, self._workload, self._pricer = space, workload, pricer
-        self._columns_of: dict[tuple[object, ...], Float64Array] = {}  # these three of one combination of ``_chosen``
+        self._columns_of: dict[tuple[object, ...], Float64Array] = {}  # caches for one ``_chosen``
         self._layer_of: dict[tuple[object, ...], Layer] = {}
         self._bare_of: dict[tuple[object, ...], Design] = {}
         self._prefill_columns = 0
         spec = space.spec
         self._first = (spec.head_size[0], spec.attention_choices()[0])
-        # Prices of blocks depend on the head's weight format and on norms, for images on the positions after the stem,
-        # for ranking requests on the kind of attention; the number of steps multiplies a pass.
+        # Prices of blocks depend on the head's weight format and on norms, for images also on positions after the stem,
+        # and for ranking requests on the kind of attention. The number of steps only multiplies a pass.
         self._kind = spec.kind
         own = self._kind.choices
-        decoded = LATENTS in own  # decoded once per image, so its share of a pass depends on their number
+        decoded = LATENTS in own  # latents are decoded once per image, so the share per step depends on the steps
         norms = (name for name in ("norm", "norm_place") if name in spec.globals)
         self._apart = ("weights", *norms, *(name for name in own if name != "steps" or decoded))
-        self._chosen: dict[str, Any] = {}  # current choices of these while blocks are priced
+        self._chosen: dict[str, Any] = {}  # values of the ``_apart`` choices for which blocks are evaluated now
         self._lookups: dict[int, Lookup] = {}
 
     def __call__(self, rows: Rows) -> Costs:
-        """Costs of canonical rows, (n, genes)."""
+        """Costs of candidates as canonical rows, (n, genes)."""
         index = self.space.index
         number = np.zeros(len(rows), np.int64)
         for name in self._apart:
@@ -193,7 +194,7 @@ class PriceTable:
         return Costs(*found)
 
     def _lookup(self, kind: int) -> Lookup:
-        """The lookup for combination number ``kind`` of the choices that prices depend on."""
+        """The lookup for one combination of the choices that affect all prices; ``kind`` is its number."""
         if kind not in self._lookups:
             rest, chosen = kind, dict[str, Any]()
             for name in reversed(self._apart):
@@ -207,10 +208,10 @@ class PriceTable:
         return self._lookups[kind]
 
     def _costs(self, rows: Rows, lookup: Lookup) -> tuple[Float64Array, ...]:
-        """The fields of Costs, for rows with one weight format of the head."""
+        """The fields of :class:`Costs`, for rows that use one lookup."""
         sums, widest = lookup(rows)
         image = self.space.spec.image
-        chosen = self.space.outputs(rows) if image is None or not image.steps else np.zeros(len(rows))  # of one
+        chosen = self.space.outputs(rows) if image is None or not image.steps else np.zeros(len(rows))  # no logits
         logits = self._workload.batch * chosen.astype(np.float64)
         prefill, decode = sums[: self._prefill_columns].T, sums[self._prefill_columns : -2].T
         ttft_s, tpot_s = self._pricer.latencies_s(prefill, decode, logits=logits)
@@ -222,9 +223,10 @@ class PriceTable:
         )
 
     def _prices(self, head: str) -> BlockPrices:
-        """Prices of all blocks with a head of one weight format; the last axis holds the columns.
+        """Prices of all blocks for models whose head has the weight format ``head``.
 
-        Layers have the head's format or those that they may choose; the bare layer has the head's.
+        Blocks are evaluated in each weight format that layers may have (only the head's, unless the space gives layers
+        a choice). The bare layer (without attention and FFN) always has the head's format.
         """
         spec = self.space.spec
         pairs, kinds, widths = spec.attention_choices(), spec.layer.ffn, spec.layer.ffn_width
@@ -238,7 +240,7 @@ class PriceTable:
             return self._columns(d, head, [weights], one)
 
         def beside(weights: str, d: int, one: Layer, instead: Layer | None = None) -> Float64Array:
-            """Price of ``one`` before a bare layer, relative to nothing or to ``instead``."""
+            """Cost of ``one`` and a bare layer after it, minus that of the bare layer (with ``instead`` before it)."""
             before = [layer()] if instead is None else [instead, layer()]
             both = self._columns(d, head, [weights, head], one, layer())
             return both - self._columns(d, head, [weights, head][-len(before) :], *before)
@@ -248,16 +250,16 @@ class PriceTable:
                 return 0 * alone(head, d, layer())
             if conv != "both":
                 return alone(weights, d, layer(pair, size, conv=conv)) - alone(head, d, layer())
-            # All positions are kept after this attention, up to the convolution of the feed-forward.
+            # With a convolution before the feed-forward, this attention keeps all positions up to that convolution.
             with_ffn = layer(pair, size, ffn=some, conv=conv), layer(ffn=some, conv="ffn")
-            change = alone(weights, d, layer()) - alone(head, d, layer())  # an FFN is priced on a separate bare layer
+            change = alone(weights, d, layer()) - alone(head, d, layer())  # FFN prices are relative to a bare layer
             return alone(weights, d, with_ffn[0]) - alone(weights, d, with_ffn[1]) + change
 
         def feed_forward(conv: str, *which: Any) -> Layer:
             return layer(ffn=ffn_block(*which), conv="ffn" if conv == "both" else "none")
 
         def cache(weights: str, d: int, conv: str, size: int, pair: Parts) -> Float64Array:
-            """Price of one more layer that shares weights: its caches, including that of the FFN convolution."""
+            """Price of one more layer that shares weights: only its caches, including the FFN convolution's."""
             own, sharer = (layer(pair, size, some if conv == "both" else None, conv, shares) for shares in (None, 0))
             both = self._columns(d, head, [weights, weights], own, sharer)
             return both - self._columns(d, head, [weights], own)
@@ -290,7 +292,7 @@ class PriceTable:
         conv: str = "none",
         shares: int | None = None,
     ) -> Layer:
-        """A layer with convolutions before ``attention``, ``ffn``, ``both`` or ``none``."""
+        """Builds a layer; ``conv`` says where convolutions are: ``attention``, ``ffn``, ``both`` or ``none``."""
         key = (pair, head_size, ffn, conv, shares)
         if key not in self._layer_of:
             taps = self.space.spec.conv_taps
@@ -318,7 +320,7 @@ class PriceTable:
     def _columns(
         self, d_model: int, head: str, formats: list[str], *layers: Layer, vocab_size: int = 256, tied: bool = True
     ) -> Float64Array:
-        """Columns of both phases, stored bytes and parameters of a model with these layers and formats."""
+        """Cost columns of prefill and decode, stored bytes and parameters of a model with these layers and formats."""
         key = (d_model, head, *formats, *layers, vocab_size, tied)
         if key not in self._columns_of:
             design = self._design(d_model, head, formats, list(layers), vocab_size, tied)
@@ -331,7 +333,7 @@ class PriceTable:
         return self._columns_of[key]
 
     def _end(self, head: str, d_model: int, vocab_size: int, tied: bool) -> Float64Array:
-        """A model of one bare layer, the baseline for differences of prices."""
+        """Cost columns of a model with one bare layer, which are subtracted to get block prices."""
         return self._columns(d_model, head, [head], self._layer(), vocab_size=vocab_size, tied=tied)
 
     def _activations(
@@ -349,7 +351,7 @@ class PriceTable:
 
     @property
     def _request(self) -> Workload:
-        """The workload; for images and ranking requests, with the positions after the stem."""
+        """The workload; for images and ranking requests, its tokens are the positions after the stem."""
         own = self.space.spec.own
         if own is None:
             return self._workload
@@ -357,11 +359,11 @@ class PriceTable:
 
 
 def _before_attention(conv: str) -> str:
-    """The part of ``conv`` that belongs to attention."""
+    """The choice ``conv`` as it applies to a layer that has only attention."""
     return "none" if conv == "none" else "attention"
 
 
 def _filled(axes: tuple[tuple[object, ...], ...], price: Callable[..., Float64Array]) -> Float64Array:
-    """An array over ``axes`` whose last axis holds the columns of ``price(*values)``."""
+    """Array of ``price(*values)`` for all combinations of the values in ``axes``; its last axis holds the columns."""
     cells = [price(*values) for values in itertools.product(*axes)]
     return np.array(cells).reshape(*(len(axis) for axis in axes), -1)

@@ -1,9 +1,11 @@
-"""Makes a given model better for a machine by number formats, each chosen by measured time and measured loss.
+"""Makes a model smaller or faster on a machine by storing its weights in other number formats.
 
-ONNX files: a format for each operator (``onnx_file``); graphs live in a child process (``worker``).
-GGUF files (``gguf_file``, with the steps of a run in ``gguf_run``): losses of llama.cpp's formats by matrix from
-``windows`` of text (``losses``, ``decoder``), prices measured here (``mixes``) or predicted for another chip
-(``chip_prices``), and an exact choice. Answers that took time are kept (``answers``).
+Formats are chosen by measured time and loss. In ONNX files, each operator gets a format (``onnx_file``), and graphs run
+in a child process (``worker``). In GGUF files, each matrix gets one of llama.cpp's formats (``gguf_file``; the steps of
+a run are in ``gguf_run``). The loss of each format in each matrix is computed on ``windows`` of text (``losses``,
+``decoder``). The time of each format is measured on this machine (``mixes``) or predicted for another chip
+(``chip_prices``). Then the best mix of formats is chosen exactly. Results that take long to compute are stored
+(``answers``).
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +24,7 @@ def require_packages() -> None:
     """Checks that all packages of :func:`quantize_gguf` are installed.
 
     Raises:
-        MissingExtra: One is not.
+        MissingExtra: A package is not installed.
     """
     for module in ("torch", "tokenizers", "safetensors", "gguf", "scipy", "plotly"):
         require(module)

@@ -1,4 +1,4 @@
-"""Answers of a run that took time, kept in a file beside it, so that a stopped run can go on."""
+"""Stores a run's intermediate results in a file, so that a stopped run can continue."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from chipwise.errors import SpecError, StudyError
 
 @contextlib.contextmanager
 def undamaged(folder: Path) -> Iterator[None]:
-    """Names the remedy where a file in the state ``folder`` cannot be read.
+    """Context manager: an unreadable file of ``folder`` raises an error that says how to start again.
 
     Raises:
-        StudyError: One cannot.
+        StudyError: A file cannot be read.
     """
     try:
         yield
     except SpecError as error:
         if error.file is None or folder not in Path(error.file).parents:
             raise
-        raise StudyError(f"{error}; the state is damaged: remove the folder {folder} and start again") from None
+        raise StudyError(f"{error}; the stored state is damaged; remove the folder {folder} and start again") from None
 
 
 def earlier(path: Path, identity: str, *, depends_on: str, resume: bool) -> dict[str, object]:
-    """The answers of an earlier run in the file ``path``; empty if there is no such file.
+    """The results that an earlier run stored in the file ``path``; empty if there is no such file.
 
     Args:
         path: The file, in the run's folder.
-        identity: Digest of everything that the answers depend on, which the file states as well.
-        depends_on: What that is, in words.
-        resume: Whether to use the answers of an earlier run.
+        identity: Digest of everything that the results depend on; it must equal the digest in the file.
+        depends_on: What the results depend on, in words for the error message.
+        resume: Whether to use the results of an earlier run.
 
     Raises:
-        StudyError: The folder holds another run, or this one and ``resume`` is not given.
+        StudyError: The folder contains another run, or it contains this run but ``resume`` is false.
     """
     if not path.exists():
         return {}
@@ -44,14 +44,14 @@ def earlier(path: Path, identity: str, *, depends_on: str, resume: bool) -> dict
     with undamaged(folder):
         held = read_mapping(path)
     if held.get("identity") != identity:
-        raise StudyError(f"{folder}: holds a run of another {depends_on}; remove it or name another --out")
+        raise StudyError(f"{folder}: has a run with another {depends_on}; remove the folder, or choose another --out")
     if not resume:
-        raise StudyError(f"{folder}: holds this run, unfinished; go on with --resume, or remove the folder")
+        raise StudyError(f"{folder}: contains this run, unfinished; continue it with --resume, or remove the folder")
     return held
 
 
 class Kept:
-    """The answers of one run."""
+    """The stored results of one run, by key."""
 
     def __init__(self, folder: Path, identity: str, *, resume: bool) -> None:
         self.folder, self._path = folder, folder / "answers.json"
@@ -60,14 +60,14 @@ class Kept:
         write_json(self._path, self._held)
 
     def once(self, key: str, make: Callable[[], object]) -> object:
-        """The answer to ``key`` as JSON data, made once."""
+        """The stored result for ``key`` as JSON data; if there is none, calls ``make`` and stores its result."""
         if key not in self._held:
             self._held[key] = plain(make())
             write_json(self._path, self._held)
         return self._held[key]
 
     def series(self, key: str, count: int, rest: Callable[[int], Iterator[list[float]]]) -> list[list[float]]:
-        """``count`` lists of numbers, each kept as soon as it is made; ``rest`` receives the number already kept."""
+        """Returns ``count`` lists of numbers. ``rest(number_stored)`` yields the missing ones; each is then stored."""
         held = self._held.get(key, [])
         found = [self._numbers(key, each) for each in (held if isinstance(held, list) else [held])]
         for each in rest(len(found)) if len(found) < count else ():
@@ -77,10 +77,10 @@ class Kept:
         return found
 
     def numbers(self, key: str, make: Callable[[], Sequence[float]]) -> list[float]:
-        """The same for a list of numbers."""
+        """As :meth:`once`, for a result that is a list of numbers."""
         return self._numbers(key, self.once(key, make))
 
     def _numbers(self, key: str, found: object) -> list[float]:
         if not isinstance(found, list) or not all(isinstance(each, int | float) for each in found):
-            raise StudyError(f"{self._path}: {key!r} is damaged; remove the folder {self.folder}")
+            raise StudyError(f"{self._path}: result {key!r} is damaged; remove {self.folder} and start again")
         return [float(each) for each in found]

@@ -1,4 +1,4 @@
-"""Makes, runs and times files in a child process, and keeps every answer, so that a stopped run can go on."""
+"""Writes, runs and times ONNX files in a child process; results are stored, so that a stopped run can continue."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from chipwise.design.quantize.node_choices import Formats, Product
 from chipwise.errors import MeasurementError
 
 T = TypeVar("T")
-SILENT_S = 900.0  # after which a job counts as hung
-FILES = 4  # made files that are kept for the next question
+SILENT_S = 900.0  # seconds without a sign of life after which a job counts as hung
+FILES = 4  # files that are kept because they may be needed again
 STATE = "state.json"
 
 
 class Setup(TypedDict):
-    """What all jobs share."""
+    """Settings that are the same for all jobs of the child process."""
 
     source: str
     prepared: str
     samples: str  # feeds by number: ``3/x``
-    calibrated: list[int]  # samples for calibration
+    calibrated: list[int]  # numbers of the samples for calibration
     values: Mapping[str, float]
     shapes: Mapping[str, list[int]]
     threads: int
@@ -39,30 +39,30 @@ class Setup(TypedDict):
 
 
 class Prepared(TypedDict):
-    """The products of a prepared graph, as plain data."""
+    """A prepared graph's products (operators with weights) as plain data, and a note on skipped steps."""
 
     products: list[dict[str, object]]
     note: str
 
 
 class Bench:
-    """One child process and the answers so far. Close it, or use it as a context manager.
+    """A context manager with a child process and the results so far; its exit ends the process.
 
     Args:
-        folder: Folder for files and answers.
-        identity: Digest of everything that the answers depend on.
-        setup: What the child's jobs share.
-        samples: The data.
-        resume: Whether to use the answers of an earlier run in the folder.
+        folder: Folder for files and results.
+        identity: Digest of everything that the results depend on.
+        setup: Settings for all jobs of the child process.
+        samples: Inputs of the graph, for calibration, scoring and timing.
+        resume: Whether to use the results of an earlier run in the folder.
 
     Raises:
-        StudyError: The folder holds another run, or this one and ``resume`` is not given.
+        StudyError: The folder contains another run, or it contains this run but ``resume`` is false.
     """
 
     def __init__(self, folder: Path, identity: str, setup: Setup, samples: Samples, *, resume: bool) -> None:
         self.folder, self._setup = folder, setup
         self._state = folder / STATE
-        self._files: list[str] = []  # formats' digests of the files that exist, the latest last
+        self._files: list[str] = []  # digests of the formats of existing files, latest last
         held = earlier(self._state, identity, depends_on="file, data or settings", resume=resume)
         self._kept: dict[str, dict[str, object]] = plain(held.get("answers", {}))
         self._identity = identity
@@ -83,10 +83,10 @@ class Bench:
         self._pool.close()
 
     def ask(self, job: str, **fields: object) -> object:
-        """The child's answer to a job.
+        """Passes a job to the child process, and returns the result.
 
         Raises:
-            MeasurementError: The job failed, or the child died in it.
+            MeasurementError: The job failed, or the child process died.
         """
         self._pool.submit({"do": job, **fields})
         for event in self._pool.events():
@@ -94,13 +94,13 @@ class Bench:
                 return plain(event.data)
             if event.kind == "failed":
                 raise MeasurementError(str(event.data.get("message")))
-        raise MeasurementError("the quantising process gave no answer")
+        raise MeasurementError("the child process that quantises ended without a result")
 
     def once(self, key: str, answer: Callable[[], T]) -> T:
-        """The kept answer for ``key``; else that of ``answer()``, which is then kept. A failure is kept as well.
+        """Returns the stored result for ``key``; if there is none, calls ``answer`` and stores its result or failure.
 
         Raises:
-            MeasurementError: The answer fails, now or before.
+            MeasurementError: ``answer`` fails now, or failed in an earlier session.
         """
         if key not in self._kept:
             try:
@@ -114,10 +114,10 @@ class Bench:
         return found
 
     def products(self) -> tuple[list[Product], str]:
-        """The products of the prepared graph, and a note on what the runtime could not do.
+        """The prepared graph's products (operators with weights), and a note on steps at which the runtime failed.
 
         Raises:
-            MeasurementError: The runtime cannot load the graph at all.
+            MeasurementError: The runtime cannot load the graph.
         """
         found = self.once("products", self._prepared)
         if not Path(self._setup["prepared"]).exists():
@@ -125,7 +125,7 @@ class Bench:
         return [build(Product, each, field="products") for each in found["products"]], found["note"]
 
     def _prepared(self) -> Prepared:
-        """Prepares the graph as far as the runtime can."""
+        """Prepares the graph; leaves out steps at which the runtime fails."""
         wanted = bool(self._setup["shapes"])
         note = ""
         for optimise, fix in ((True, True), (True, False), (False, False)):
@@ -137,10 +137,10 @@ class Bench:
         return {"products": found, "note": note}
 
     def file(self, formats: Formats) -> str:
-        """The path of a file with these formats. It is there until a few others were asked for.
+        """Path of the file with these formats. Only the ``FILES`` files that were requested last stay in the folder.
 
         Raises:
-            MeasurementError: It cannot be made.
+            MeasurementError: The file cannot be written.
         """
         if not formats:
             return self._setup["prepared"]
@@ -154,10 +154,10 @@ class Bench:
         return str(path)
 
     def outputs(self, model: str, samples: Sequence[int]) -> dict[int, dict[str, AnyArray]]:
-        """The outputs of a file for each of these samples.
+        """The outputs of the file ``model`` for each of these samples.
 
         Raises:
-            MeasurementError: The runtime cannot load or run it.
+            MeasurementError: The runtime cannot load or run the file.
         """
         path = self.folder / "outputs.npz"
         self.ask("outputs", model=model, samples=list(samples), out=str(path))
@@ -170,12 +170,12 @@ class Bench:
         return found
 
     def timed(self, first: str, second: str, samples: Sequence[int], seconds: float) -> Mapping[str, float]:
-        """See the child's ``time``."""
+        """Times two files in alternation; see :meth:`chipwise.design.quantize.worker.Worker.time`."""
         job = {"first": first, "second": second, "samples": list(samples), "seconds": seconds}
         found: Mapping[str, float] = plain(self.ask("time", **job))
         return found
 
     def shares(self, sample: int) -> Mapping[str, float]:
-        """Seconds of each node of the prepared graph, without fusions."""
+        """Seconds of each node of the prepared graph, measured without the runtime's fusions."""
         found: Mapping[str, float] = plain(self.ask("shares", model=self._setup["prepared"], sample=sample))
         return found

@@ -1,4 +1,4 @@
-"""Predicted seconds of each GGUF format for each matrix on a chip that is not here, from its data sheet."""
+"""Predicts from a chip's data sheet how long each matrix takes in each GGUF format."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import estimates
 from chipwise.predict.served.request import Request
 
-_NAMES = {"F16": "fp16", "Q2_K": "q2_k_block"}  # of formats whose names in data sheets are not the lower-case ones
-_CACHES = {USUAL_CACHE: "fp16", "q8_0": "int8", "q4_0": "int4"}  # as data sheets name cache formats
+_NAMES = {"F16": "fp16", "Q2_K": "q2_k_block"}  # names in data sheets, for formats where these are not in lower case
+_CACHES = {USUAL_CACHE: "fp16", "q8_0": "int8", "q4_0": "int4"}  # cache formats -> names in data sheets
 _RUNTIME = "llama.cpp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipPrices:
-    """Prices of formats by shape, and seconds of everything else in a decode step."""
+    """Predicted seconds of a matrix product in each format and shape, and of everything else in a decode step."""
 
     prices: Prices
     rest_s: float
-    low: float  # bounds of a step's time as shares of the prediction, nine times in ten
+    low: float  # 90 % interval of a step's time, as shares of the prediction
     high: float
-    extra_s: Mapping[str, float]  # seconds of a step with each cache format beyond those with the usual one
+    extra_s: Mapping[str, float]  # by cache format, seconds of a step beyond those with the usual format
 
 
 def predict_prices(
     arch: ArchSpec, shapes: Mapping[str, Shape], device: str, formats: Sequence[str], *, context: int
 ) -> ChipPrices:
-    """Prices on ``device`` in llama.cpp, of the formats that predictions know.
+    """Predicts times on ``device`` in llama.cpp, for those of ``formats`` that chipwise can predict.
 
     Raises:
         UnknownName: The device is unknown.
-        Unsupported: No format can be priced there.
+        Unsupported: No format can be predicted on the device.
     """
     requests = [
         Request(
@@ -72,7 +72,7 @@ def predict_prices(
             low, high = min(low, step.low / step.value), max(high, step.high / step.value)
     if not prices:
         wrong = next((each for each in found.values() if isinstance(each, ChipwiseError)), None)
-        raise wrong or Unsupported(f"no GGUF format can be priced on {device}")
+        raise wrong or Unsupported(f"chipwise cannot predict the time of any GGUF format on {device}")
     _price_heads(prices, shapes)
     usual = next(
         request for name, request in zip(formats, requests, strict=True) if isinstance(found[name], CostEstimate)
@@ -88,7 +88,7 @@ def predict_prices(
 
 
 def _shape_of(place: str, arch: ArchSpec, shapes: Mapping[str, Shape]) -> Shape | None:
-    """Shape of the matrix at ``layers 0-29.attention.q`` or ``head``."""
+    """Shape of the matrices that an estimate calls ``place``, such as ``layers 0-29.attention.q`` or ``head``."""
     if place == "head":
         return shapes.get("output.weight", shapes["token_embd.weight"])
     first = re.match(r"layers? (\d+)[^.]*\.(\w+\.\w+)$", place)
@@ -103,7 +103,10 @@ def _shape_of(place: str, arch: ArchSpec, shapes: Mapping[str, Shape]) -> Shape 
 
 
 def _price_heads(prices: Prices, shapes: Mapping[str, Shape]) -> None:
-    """Adds the head, whose format in an estimate is its file's: its bytes cost what more bytes cost in a layer."""
+    """Adds the head's time in each format; the head's times in the estimates are not used.
+
+    The times of the layers' matrices are extrapolated to the head's number of bytes.
+    """
     head = shapes.get("output.weight", shapes["token_embd.weight"])
     for kind in {kind for kind, _ in prices}:
         own = sorted(

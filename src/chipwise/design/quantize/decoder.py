@@ -1,4 +1,4 @@
-"""A decoder in a GGUF file, computed in torch layer by layer, so that only one layer's weights are in memory.
+"""Runs a GGUF file's decoder in torch, layer by layer, so that only one layer's weights are in memory.
 
 Axes: B windows of text, T tokens, D model width, V vocabulary.
 """
@@ -28,13 +28,13 @@ FP16_LARGEST = 65504.0
 
 
 class StreamedDecoder:
-    """The layers of a GGUF file, each read when it is asked for.
+    """The decoder of a GGUF file, whose layers are read from the file when they are needed.
 
     Args:
-        file: A file of an architecture that is read (llama, deci, qwen2, qwen3), of any types.
+        file: A file of a supported architecture (llama, deci, qwen2, qwen3), with tensors of any types.
 
     Raises:
-        Unsupported: The architecture is not computed here.
+        Unsupported: The architecture is not supported here.
     """
 
     def __init__(self, file: GgufFile) -> None:
@@ -45,10 +45,10 @@ class StreamedDecoder:
         self._angles: tuple[Tensor, Tensor] | None = None
 
     def matrix(self, name: str) -> Float32Array:
-        """A tensor in FP32, in the file's own order of rows.
+        """A tensor of the file in FP32, with rows in the file's order.
 
         Raises:
-            SpecError: It is missing or has values that are not finite.
+            SpecError: The tensor is missing or has values that are not finite.
         """
         tensor = self.file.tensors.get(name)
         if tensor is not None and tensor.tensor_type.name in TYPES and len(tensor.shape) == 2:
@@ -62,11 +62,11 @@ class StreamedDecoder:
         return values
 
     def embedded(self, tokens_BT: Tensor) -> Tensor:
-        """The token table's rows (B, T, D)."""
+        """Token embeddings of ``tokens_BT``, (B, T, D)."""
         return F.embedding(tokens_BT, torch.from_numpy(self.matrix("token_embd.weight")))
 
     def layer(self, number: int, cache: str = USUAL_CACHE) -> LayerModule:
-        """One layer with its weights, which need no gradients; ``cache`` rounds keys and values (f16: not at all)."""
+        """A layer with its weights, without gradients; keys and values are rounded to the format ``cache``."""
         block = self.blocks[number]
         attention = None if block.attention is None else block.attention[0]
         with torch.device("meta"):
@@ -86,12 +86,12 @@ class StreamedDecoder:
         return module.requires_grad_(False)
 
     def matrix_places(self, number: int) -> dict[str, str]:
-        """Names of a layer's matrices by their places in :meth:`layer`."""
+        """Maps each matrix's name in the module of :meth:`layer` to its name in the file."""
         named = {place: f"blk.{number}.{name}.weight" for place, name in PROJECTIONS.items()}
         return {place: name for place, name in named.items() if name in self.file.tensors}
 
     def run(self, layer: LayerModule, number: int, x_BTD: Tensor) -> Tensor:
-        """The residual stream after a layer."""
+        """The residual stream after layer ``number``, from the stream before it."""
         attention = self.blocks[number].attention
         angles = None
         if attention is not None and attention[0].rope:
@@ -102,7 +102,7 @@ class StreamedDecoder:
         return made
 
     def normed(self, x_BTD: Tensor) -> Tensor:
-        """Inputs of the head."""
+        """The head's input, from the residual stream after the last layer."""
         weight = torch.from_numpy(self.matrix("output_norm.weight"))
         return F.rms_norm(x_BTD, weight.shape, weight, self.arch.norm_eps)
 
@@ -115,10 +115,10 @@ class StreamedDecoder:
         on_layer: Callable[[int, Tensor], None] = lambda n, x_BTD: None,
         begin: tuple[int, Tensor] | None = None,
     ) -> Tensor:
-        """Inputs of the head (B, T, D); with a mix, inputs of its matrices are rounded as llama.cpp's kernels do.
+        """The head's input, (B, T, D); with a ``mix``, all matrices' inputs are rounded as in llama.cpp's kernels.
 
-        After each layer ``on_layer`` gets the number of layers and the residual stream, with which a later call may
-        ``begin``.
+        After each layer, ``on_layer`` is called with the number of finished layers and the residual stream. A later
+        call that gets both as ``begin`` continues after that layer.
         """
         done, x_BTD = begin or (0, self.embedded(tokens_BT))
         for number in range(done, len(self.blocks)):
@@ -132,7 +132,7 @@ class StreamedDecoder:
         return rounded(h_BTD, TYPES[mix[self.head_name]].activations) if mix else h_BTD
 
     def head(self) -> Tensor:
-        """The head's matrix (V, D)."""
+        """The matrix of the head, (V, D)."""
         return torch.from_numpy(self.matrix(self.head_name))
 
 
@@ -144,11 +144,13 @@ def _rounded_input(how: Rounding, _module: nn.Module, given: tuple[Tensor, ...])
 def divergence(
     original: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], tokens_BT: Tensor
 ) -> tuple[Float64Array, Float64Array]:
-    """Of each window: mean KL in nats of next-token distributions to the original's, and the original's loss in nats.
+    """For each text window: the other model's KL divergence from the original, and the original's next-token loss.
+
+    Both are means over the window's tokens, in nats, (B,).
 
     Args:
-        original: Inputs of the head (B, T, D), and the head (V, D).
-        other: The same of the other model.
+        original: The input of the original model's head (B, T, D), and this head (V, D).
+        other: The same two tensors of the other model.
         tokens_BT: The text.
     """
     kl, loss = [], []
@@ -160,7 +162,7 @@ def divergence(
 
 
 def rounded(x: Tensor, how: Rounding) -> Tensor:
-    """``x`` (..., K) as llama.cpp's kernels round it before a product with packed weights.
+    """Rounds ``x`` (..., K) as llama.cpp's kernels do before a matrix product with packed weights.
 
     References:
         ``quantize_row_q8_0`` (blocks of 32) and ``quantize_row_q8_K`` (blocks of 256) in ggml-quants.c.
@@ -171,7 +173,7 @@ def rounded(x: Tensor, how: Rounding) -> Tensor:
         return x.clamp(-FP16_LARGEST, FP16_LARGEST).half().float()
     block = 32 if how == "q8_0" else 256
     if x.shape[-1] % block:
-        raise ValueError(f"{x.shape[-1]} values are not divided into blocks of {block}")
+        raise ValueError(f"rows of {x.shape[-1]} values cannot be divided into blocks of {block}")
     parts = x.reshape(*x.shape[:-1], -1, block)
     scale = parts.abs().amax(-1, keepdim=True) / 127
     inverse = torch.where(scale > 0, 1 / scale.clamp_min(math.ulp(0.0)), 0.0)

@@ -1,11 +1,11 @@
-"""How far a file's outputs are from the original's, or how much of a user's metric it loses, with an upper bound.
+"""Computes a quantised file's loss: how far its outputs are from the original's, or how much of a metric is lost.
 
-The loss of an output is its relative error ‖y − y₀‖ / ‖y₀‖ over all samples; for probabilities, whose rows sum to 1,
-the Kullback-Leibler divergence in nats; for whole numbers, the share that differs. A file's loss is that of its worst
-output. With a metric, the loss is the share of the original's score that is lost.
+The loss of an output is the relative error ‖y − y₀‖ / ‖y₀‖ over all samples. For probabilities (rows that sum to 1) it
+is the Kullback-Leibler divergence in nats, and for integers the share of values that differ. A file's loss is that of
+its worst output. With a user's metric, the loss is instead the share of the original's score that is lost.
 
-The upper bound is one-sided and holds 19 times in 20: the loss plus 1.645 standard errors by the delete-a-group
-jackknife (Shao and Tu 1995, The Jackknife and Bootstrap, section 2.3).
+Each loss has a one-sided upper bound, which holds in 19 of 20 cases: the loss plus 1.645 standard errors by the
+delete-a-group jackknife (Shao and Tu 1995, The Jackknife and Bootstrap, section 2.3).
 """
 
 from __future__ import annotations
@@ -23,31 +23,30 @@ from chipwise.core.statistics import Z90
 from chipwise.deploy.graphs.inputs import Samples
 from chipwise.errors import InputError, MeasurementError, SpecError
 
-Outputs = Sequence[Mapping[str, AnyArray]]
 Metric = Callable[[dict[str, list[AnyArray]], dict[str, list[AnyArray]]], float]
 GROUPS = 8
-LEAST_Q = 1e-9  # of a probability that a file gives
-SUM_OF_ROW = 1e-3  # deviation from 1 up to which a row counts as probabilities
+LEAST_Q = 1e-9  # least probability that a file is taken to give
+SUM_OF_ROW = 1e-3  # rows count as probabilities if their sum deviates from 1 by at most this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """A loss as a share, or in nats for probabilities, and its upper bound."""
+    """A loss, as a share or (for probabilities) in nats, with its upper bound."""
 
     value: float
     upper: float
 
 
 class Judge:
-    """Compares outputs with the original's.
+    """Compares outputs of a file with those of the original.
 
     Args:
         original: The original's outputs, one mapping for each sample.
-        samples: The data, for the metric.
-        metric: The user's metric, where more is better.
+        samples: The data, which the metric receives.
+        metric: The user's metric, for which higher is better. None: outputs are compared directly.
 
     Raises:
-        MeasurementError: The original's outputs are not finite, or the metric is 0 for them.
+        MeasurementError: The original's outputs are not finite.
     """
 
     def __init__(self, original: Mapping[int, Mapping[str, AnyArray]], samples: Samples, metric: Metric | None) -> None:
@@ -62,7 +61,7 @@ class Judge:
 
     @property
     def unit(self) -> str:
-        """What a loss is, as text."""
+        """Describes in words what the loss measures."""
         if self._metric is not None:
             return "of the metric"
         kinds = sorted(set(self._kinds.values()))
@@ -70,7 +69,7 @@ class Judge:
         return " or ".join(words[kind] for kind in kinds)
 
     def energies(self, found: Mapping[int, Mapping[str, AnyArray]]) -> Float64Array:
-        """Sums that add over samples and, nearly, over operators: (samples, outputs, 2), above and below the line."""
+        """Numerator and denominator of each output's loss for each sample, (samples, outputs, 2)."""
         rows = [
             [self._energy(name, self._original[i][name], each[name]) for name in self.names]
             for i, each in found.items()
@@ -92,12 +91,12 @@ class Judge:
         return float(np.sum((a - b) ** 2)), float(np.sum(a**2))
 
     def additive(self, found: Mapping[int, Mapping[str, AnyArray]]) -> dict[str, float]:
-        """For each output a number that nearly adds over operators: squared error, divergence, or share."""
+        """Each output's loss, in a form that is nearly additive over operators: relative errors are squared."""
         above, below = np.moveaxis(self.energies(found).sum(axis=0), -1, 0)
         return dict(zip(self.names, map(float, above / np.maximum(below, 1e-300)), strict=True))
 
     def loss(self, found: Mapping[int, Mapping[str, AnyArray]]) -> Loss:
-        """The loss over all samples of ``found``, with its upper bound; infinite if an output is not finite."""
+        """The loss over the samples in ``found``, with its upper bound; infinite if an output is not finite."""
         energies = self.energies(found)
         if not np.isfinite(energies).all():
             return Loss(value=math.inf, upper=math.inf)
@@ -131,18 +130,18 @@ class Judge:
         data = {name: [self._samples.feeds[i][name] for i in chosen] for name in self._samples.feeds[0]}
         data |= {name: [array[i] for i in chosen] for name, array in self._samples.extra.items()}
         if self._metric is None:
-            raise MeasurementError("there is no metric")
+            raise MeasurementError("there is no metric to compute a score with")
         try:
             score = float(self._metric(given, data))
-        except Exception as error:  # the user's code
+        except Exception as error:  # the metric is the user's code
             raise InputError(f"the metric failed: {type(error).__name__}: {error}") from error
         if outputs is self._original and not (math.isfinite(score) and score):
-            raise InputError(f"the metric is {score} for the original; it must be finite and not 0")
+            raise InputError(f"the metric returns {score} for the original model; it must be finite and not 0")
         return score if math.isfinite(score) else -math.inf
 
 
 def kind_of(arrays: Sequence[AnyArray]) -> str:
-    """How an output's loss counts: ``nats`` (rows are probabilities), ``share`` (whole numbers), else ``error``."""
+    """Kind of an output's loss: ``nats`` for probabilities, ``share`` for integers, else ``error``."""
     if arrays[0].dtype.kind != "f":
         return "share"
     rows = [array for array in arrays if array.ndim and array.shape[-1] > 1 and array.min() >= 0]
@@ -151,14 +150,14 @@ def kind_of(arrays: Sequence[AnyArray]) -> str:
 
 
 def load_metric(text: str) -> Metric:
-    """The function that ``metric.py:score`` names. This runs the user's own file, and nothing else.
+    """Loads the function that a text such as ``metric.py:score`` names, by running that Python file.
 
     Raises:
-        SpecError: There is no such file or function, or the file fails.
+        SpecError: The file or the function does not exist, or the file fails.
     """
     file, _, name = text.rpartition(":")
     if not file or not name.isidentifier():
-        raise SpecError(f"{text!r} names no function; write it like metric.py:score", field="--metric")
+        raise SpecError(f"{text!r} is not a file and a function; write both, as in metric.py:score", field="--metric")
     with users_code(Path(file).name):
         module = run_file(Path(file))
     if module is None:

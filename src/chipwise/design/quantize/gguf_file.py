@@ -1,12 +1,12 @@
-"""Finds the GGUF mix of formats that changes a model least within limits of time and memory, and measures it.
+"""Chooses a mix of formats for a GGUF file's matrices that changes the model least within time and memory limits.
 
-1. A Hugging Face folder is written as an FP16 GGUF file; a GGUF file is used as it is.
-2. One forward and one backward pass of calibration text give the loss of each format of each matrix.
-3. Each format is timed for each shape in llama.cpp's kernels, or priced on another chip by its data sheet.
-4. The mix of least loss within the limits is chosen exactly, with a prefill at most 5 % slower than that of the best
-   stock mix within the same limits; its divergence and times are promised.
-5. Both files are written and measured: divergence on held-out text, the time of a decode step and of a prompt in
-   llama.cpp. If the chosen mix is not better, the stock file is the answer.
+1. A Hugging Face folder is converted to an FP16 GGUF file; a GGUF file is used as it is.
+2. One forward and one backward pass on calibration text give the loss (divergence) of each format in each matrix.
+3. Each format is timed for each matrix shape in llama.cpp's kernels, or predicted from another chip's data sheet.
+4. The mix with the least total loss within the limits is chosen exactly; its prefill may be at most 5 % slower than
+   that of the best stock mix (one of llama.cpp's own) within the same limits.
+5. The chosen mix and the stock mix are written and measured: divergence on held-out text, and the times of a decode
+   step and of a prefill in llama.cpp. The better file is the result.
 """
 
 from __future__ import annotations
@@ -51,13 +51,15 @@ def quantize_gguf(
     resume: bool,
     on_progress: OnProgress,
 ) -> QuantisedGguf:
-    """See :func:`chipwise.quantize`."""
+    """Implements :func:`chipwise.quantize` for GGUF files and folders."""
     limits = _limits(tpot, memory)
     if weights is not None and limits:
-        raise SpecError("one format has one size and time: leave the limit or the format out", field="format")
+        raise SpecError(
+            "a single format has a fixed size and time; leave out either the limit or the format", field="format"
+        )
     texts = text_files(data)
     kind = None if weights is None else _format(weights)
-    ggml()  # refuses early where no llama.cpp is installed
+    ggml()  # fails early if llama.cpp is not installed
     target = out or Path(
         f"{source.stem if source.is_file() else source.resolve().name}.{(weights or 'mix').lower()}.gguf"
     )
@@ -82,7 +84,7 @@ def quantize_gguf(
             found = run.answer(target, limits, kind, dry_run=dry_run)
     except ChipwiseError as error:
         known = (folder / LOSSES / "begin.json").exists() or isinstance(error, StorageError)
-        if not known:  # nothing that a later run could use
+        if not known:  # remove the state, which holds nothing that a later run could use
             shutil.rmtree(folder, ignore_errors=True)
         raise
     spent.stop()
@@ -106,7 +108,7 @@ def _limits(tpot: str | None, memory: str | None) -> dict[str, float]:
         except SpecError as error:
             raise SpecError(error.message, field=name) from None
         if item.op != "<=":
-            raise SpecError(f"must be an upper limit, written as '<= …', not {item.text!r}", field=name)
+            raise SpecError(f"must be an upper limit such as '<= …', not {item.text!r}", field=name)
         made[what] = item.limit
     return made
 
@@ -119,22 +121,24 @@ def _format(name: str) -> str:
 
 
 def _require_blocks(arch: ArchSpec, kind: str) -> None:
-    """Refuses a format that cannot store a matrix, before anything is computed.
+    """Checks that a format can store every matrix, before anything is computed.
 
     Raises:
-        Unsupported: A width is no multiple of the format's blocks; the message names a format that can.
+        Unsupported: A matrix's width is not a multiple of the format's block size; the message names a format that
+            fits.
     """
     for name, shape in weight_shapes(arch).items():
         if len(shape) == 2 and not TYPES[kind].fits(shape[1]):
             raise Unsupported(
-                f"format: {kind.lower()} stores blocks of {TYPES[kind].block} values, and {name} has rows of "
-                f"{shape[1]}; use one of smaller blocks such as {fallback(kind, shape[1]).lower()}, or leave --format "
-                "out for a mix"
+                f"format: {kind.lower()} stores blocks of {TYPES[kind].block} values, but rows of {name} have "
+                f"{shape[1]} "
+                f"values; use a format with smaller blocks such as {fallback(kind, shape[1]).lower()}, or leave "
+                "--format out for a mix"
             )
 
 
 def as_gguf(folder: Path, state: Path, on_progress: OnProgress = lambda stage, done, total: None) -> Path:
-    """The model of a Hugging Face folder in FP16, written in the memory of its largest matrix."""
+    """Converts a Hugging Face folder to a GGUF file in FP16; memory is needed only for the largest matrix."""
     made = state / "original.gguf"
     if not made.exists():
         arch, weights = stream_pretrained(folder)

@@ -1,4 +1,4 @@
-"""Page and card of a choice of GGUF formats: the front, the map of formats, text of each file, and what it cost."""
+"""Writes the HTML page and the model card about a chosen GGUF mix of formats."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ _UNKNOWN = "not stated in the files"
 
 
 class StageSeconds:
-    """Counts processor seconds by stage, from calls of a progress function that it passes on."""
+    """Counts processor seconds by stage. Wraps a progress function, from whose calls it learns the current stage."""
 
     def __init__(self, on_progress: Callable[[str, int, int], None]) -> None:
         self._on_progress, self._stage, self._since = on_progress, "reading the model", time.process_time()
         self.found: dict[str, float] = {}
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """Charges the time since the last call to the stage of that call."""
+        """Adds up the time of the running stage, begins ``stage``, and calls the wrapped function."""
         self.stop()
         self._stage = stage
         self._on_progress(stage, done, total)
 
     def stop(self) -> None:
-        """Charges the time since the last call."""
+        """Ends the running stage: adds the time since the last call to that stage's time."""
         now = time.process_time()
         self.found[self._stage] = self.found.get(self._stage, 0.0) + now - self._since
         self._since = now
 
 
 def origin_of(source: Path, file: GgufFile) -> dict[str, str]:
-    """Name, licence and source of the weights, from the file's metadata or the folder's README.md."""
+    """The weights' name, licence and source, from the file's metadata or from README.md in ``source``."""
     found = {key: str(file.fields[field]) for key, field in _ORIGIN.items() if field in file.fields}
     readme = source / "README.md"
     if source.is_dir() and readme.exists() and (front := re.match(r"---\n(.*?)\n---", read_text(readme), re.S)):
@@ -61,31 +61,31 @@ def write_pages(found: QuantisedGguf, target: Path) -> None:
 
     Raises:
         MissingExtra: plotly is not installed.
-        StorageError: The disk refused.
+        StorageError: The disk is full or the folder cannot be written.
     """
     write_output(target.with_suffix(".html"), page(found))
     write_output(target.with_suffix(".md"), card(found))
 
 
 def page(found: QuantisedGguf) -> str:
-    """The page as one HTML document."""
+    """The page about the chosen mix, as one HTML document."""
     figures = {key: [_front(found, key, kind, title)] for key, kind, title in _AXES}
     plots = "".join(f'<div class="plot" id="plot-{key}" style="min-height:430px"></div>' for key in figures)
     caption = (
-        "Divergence from the source in nats a token: hollow points and the line are predicted, filled ones measured "
-        "on held-out text. The line is the best mix of each size or time, other limits left out."
+        "Divergence from the source in nats per token: hollow points and the line are predicted, filled points are "
+        "measured on held-out text. The line shows the best mix at each size or time if no other limit applies."
     )
     parts = [
         f'<header><h1>{safe(Path(found.source).name)}</h1><p class="muted">{safe(found.plan)}</p></header>',
         f'<div class="answer"><h2>{safe(found.verdict)}</h2>{text_table(("", ""), _facts(found))}</div>',
         section("front", "Size, time and divergence", plots, safe(caption)),
         section("mixes", "Mixes", text_table(*_mixes(found)), "Promised, then measured."),
-        section("map", "Formats by layer", _map(found.formats), "Darker cells have more bits a weight."),
+        section("map", "Formats by layer", _map(found.formats), "Darker cells have more bits per weight."),
     ]
     if found.samples:
         rows = [[name, *texts] for name, texts in found.samples.items()]
         heads = ["", *(f"text {number + 1}" for number in range(len(rows[0]) - 1))]
-        parts.append(section("samples", "What they write", text_table(heads, rows), "The most likely continuations."))
+        parts.append(section("samples", "What they write", text_table(heads, rows), "Each text, continued greedily."))
     costs = [(stage, units.show(seconds, "time")) for stage, seconds in found.cpu_s.items() if seconds >= 0.05]
     parts.append(section("costs", "What it cost", text_table(("stage", "CPU time"), costs, {1})))
     parts.append(section("card", "Card", text_table(("", ""), list(found.origin.items()))))
@@ -111,7 +111,7 @@ def _facts(found: QuantisedGguf) -> list[tuple[str, str]]:
     told = ", ".join(f"{name} ≤ {units.show(limit, kinds.get(name, 'time'))}" for name, limit in found.limits.items())
     return [
         ("limits", told or "none"),
-        ("text", f"{found.calibration_tokens:,} tokens calibrate, {found.held_tokens:,} are held out"),
+        ("text", f"{found.calibration_tokens:,} tokens for calibration, {found.held_tokens:,} tokens held out"),
         ("prices", found.prices),
     ]
 
@@ -134,7 +134,7 @@ def _place(item: GgufMix, key: str, *, measured: bool = False) -> float | None:
 
 
 def _front(found: QuantisedGguf, key: str, kind: str, title: str) -> Figure:
-    """Divergence against size or time: the front, stock mixes, and what was measured."""
+    """Draws divergence against size or time: the Pareto front, the stock mixes, and the measured points."""
     front = sorted(
         ((place, item.predicted_loss) for item in found.fronts.get(key, ()) if (place := _place(item, key))),
     )
@@ -166,7 +166,7 @@ def _front(found: QuantisedGguf, key: str, kind: str, title: str) -> Figure:
     ys = [float(y) for trace in traces for y in trace["y"]]
     if not xs:
         return figure([])
-    y = axis([max(value, 1e-6) for value in ys], "count", "divergence in nats a token", log=True, pad=0.12)
+    y = axis([max(value, 1e-6) for value in ys], "count", "divergence in nats per token", log=True, pad=0.12)
     return figure(traces, xaxis=axis(xs, kind, title), yaxis=y)
 
 
@@ -175,7 +175,7 @@ def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[f
 
 
 def _map(formats: Mapping[str, str]) -> str:
-    """A table of layers by kinds of matrices; matrices outside layers are a line above it."""
+    """HTML table of formats: a row per layer, a column per kind of matrix; other matrices are listed above it."""
     layers: dict[int, dict[str, str]] = {}
     outside = []
     for name, kind in formats.items():

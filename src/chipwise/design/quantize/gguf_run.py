@@ -1,4 +1,4 @@
-"""The steps of a run that chooses, measures and writes a GGUF mix; see :mod:`chipwise.design.quantize.gguf_file`."""
+"""Runs that choose, measure and write a GGUF mix of formats; see :mod:`chipwise.design.quantize.gguf_file`."""
 
 from __future__ import annotations
 
@@ -29,66 +29,66 @@ from chipwise.design.quantize.answers import Kept
 from chipwise.design.quantize.chip_prices import predict_prices
 from chipwise.design.quantize.decoder import StreamedDecoder, divergence
 from chipwise.design.quantize.kv_cache import USUAL_CACHE, CacheFormat, cache_bytes, offered_caches
-from chipwise.design.quantize.losses import Sensitivity, measure_losses
+from chipwise.design.quantize.losses import Passes, Sensitivity
 from chipwise.design.quantize.mixes import Prices, choose_mix, price_rounds
 from chipwise.design.quantize.windows import OPENING, OTHER, Windows, windows_of
 from chipwise.errors import Infeasible, SpecError, Unsupported
 from chipwise.training.loop.checkpoint import read_state, write_state
 
 OnProgress = Callable[[str, int, int], None]
-Held = tuple[Mix, str]  # a mix, and the format of its keys and values
+Held = tuple[Mix, str]  # a mix, and the format of the KV cache
 FORMATS = tuple(name for name in TYPES if name not in ("F32", "IQ2_S", "IQ3_XXS"))
-USUAL = "Q4_K_M"  # the stock mix whose size and time are the limits if none are given
+USUAL = "Q4_K_M"  # the stock mix whose size and time are the limits if no limits are given
 PRICE_ROUNDS, PROMPT_ROUNDS = 25, 6
-PREFILL_SLACK = 1.05  # of the stock mix's prefill: what the chosen mix may take
-TIME_ERROR = 0.11  # nine of ten predictions of a step's time are within it; benchmarks/gguf_mixes.py
-FRONT, WORDS = 7, 24  # points of a front; tokens that a sample writes
-_ATTEMPTS = 3  # choices until the measured time keeps the limit
+PREFILL_SLACK = 1.05  # how long the chosen mix's prefill may take, relative to the stock mix's
+TIME_ERROR = 0.11  # nine of ten predicted step times are off by at most this share; benchmarks/gguf_mixes.py
+FRONT, WORDS = 7, 24  # points of a front; tokens that a sample continues for
+_ATTEMPTS = 3  # most choices until the measured time meets the limit
 _UNTIMED = "token_embd.weight"
 _STREAM = "chipwise.stream/1"
-FAR = 2.0  # ratio of the divergences of two texts from which a note tells
-LOSSES = "losses"  # folder of the losses by layer, in that of the run
+FAR = 2.0  # from this ratio of the divergences on two texts, a note says so
+LOSSES = "losses"  # folder of the losses by layer, in the run's folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufMix:
-    """A mix: what is promised and what was measured (None if it was not)."""
+    """A mix of formats with its predicted and measured loss and times; values that were not measured are None."""
 
     name: str
-    size_bytes: int  # of all tensors, without the cache
+    size_bytes: int  # bytes of all tensors, without the cache
     predicted_loss: float  # divergence in nats per token
-    predicted_s: float | None  # a decode step
-    loss: float | None = None  # measured on held-out text
-    loss_error: float | None = None  # standard error
-    step_s: float | None = None  # measured, the least of rounds in turns with the other mixes
-    predicted_prefill_s: float | None = None  # a prompt of 256 tokens, or as many as the model reads
+    predicted_s: float | None  # seconds of a decode step
+    loss: float | None = None  # divergence measured on held-out text
+    loss_error: float | None = None  # standard error of that divergence
+    step_s: float | None = None  # measured: the least over rounds in which all mixes take turns
+    predicted_prefill_s: float | None = None  # for a prompt of 256 tokens, or as many as the model reads
     prefill_s: float | None = None
     domains: Mapping[str, float] = field(default_factory=dict)  # measured divergence by text file
-    keeps: bool = True  # whether the limits are kept, by prediction
-    cache: str = USUAL_CACHE  # format of keys and values
-    cache_bytes: int = 0  # of keys and values of the context; 0 where none is stated
+    keeps: bool = True  # whether the limits are met, by measurement if there is one
+    cache: str = USUAL_CACHE  # format of the KV cache
+    cache_bytes: int = 0  # bytes of the KV cache for the stated context; 0 if none is stated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class QuantisedGguf(Result):
-    """The answer for a GGUF file: a mix of formats, or a stock mix where none is better."""
+    """Result for a GGUF file: the chosen mix of formats or, if it is no better, a stock mix (one of llama.cpp's)."""
 
     source: str
     file: str | None  # None after a dry run
     verdict: str
-    plan: str  # formats of weights, activations and KV with their price, in one line
-    limits: Mapping[str, float]  # size in bytes, time of a decode step and prefill of 256 tokens in seconds
+    plan: str  # formats of weights, activations and KV cache with their cost, in one line
+    limits: Mapping[str, float]  # bytes of size; seconds of a decode step and of a prefill of 256 tokens
     chosen: GgufMix
     stock: tuple[GgufMix, ...]
-    formats: Mix  # of each matrix of the written file
-    repeatability: float | None  # of measured times: one file against itself, as a share
-    original_loss: float | None  # nats per token of the original on the held-out text
+    formats: Mix  # format of each matrix in the written file
+    repeatability: float | None  # of measured times: how much one file differs from itself, as a share
+    original_loss: float | None  # loss of the original on the held-out text, in nats per token
     calibration_tokens: int
     held_tokens: int
-    prices: str  # where prices are from
+    prices: str  # where the times of formats come from
     notes: tuple[str, ...] = ()
-    fronts: Mapping[str, tuple[GgufMix, ...]] = field(default_factory=dict)  # by ``size`` and ``time``; predicted
-    samples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what each file writes after the same words
+    fronts: Mapping[str, tuple[GgufMix, ...]] = field(default_factory=dict)  # predicted, by ``size`` and ``time``
+    samples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by file, how it continues the same words
     origin: Mapping[str, str] = field(default_factory=dict)  # name, licence and source of the weights
     cpu_s: Mapping[str, float] = field(default_factory=dict)  # by stage, since the run was last started
 
@@ -102,7 +102,7 @@ class QuantisedGguf(Result):
 
 
 class GgufRun:
-    """The steps of one run. Every answer that takes time is kept."""
+    """Runs the steps of one run; results that take time to compute are stored."""
 
     def __init__(
         self,
@@ -120,15 +120,17 @@ class GgufRun:
         self.decoder, self.shapes = StreamedDecoder(file), matrices(file)
         self.positions = self.decoder.arch.max_tokens
         self.text: Windows = windows_of(file, texts, max_tokens=self.positions)
-        self.found: Sensitivity = measure_losses(
+        self.found: Sensitivity = Passes(
             self.decoder, self.text.calibration, FORMATS, kept.folder / LOSSES, seed=seed, on_progress=on_progress
-        )
+        ).run()
         self.losses = self.found.losses
         if lacking := sorted(set(self.shapes) - set(self.losses)):
-            raise SpecError(f"nothing is known of {lacking[0]}", file=str(kept.folder / LOSSES))
+            raise SpecError(
+                f"contains no losses of {lacking[0]}; remove the folder and start again", file=str(kept.folder / LOSSES)
+            )
         shapes, self.spread = sorted(set(self.shapes.values())), (1 - TIME_ERROR, 1 + TIME_ERROR)
         self.rest_s = self.prompt_rest_s = 0.0
-        self.prompt_prices: Prices = {}  # none on a chip that is not here
+        self.prompt_prices: Prices = {}  # empty if another chip is predicted
         if device is None:
             inner = sorted({shape for name, shape in self.shapes.items() if name.startswith("blk.")})
             self.prices: Prices = self._timed("prices", shapes, rounds=PRICE_ROUNDS)
@@ -140,8 +142,8 @@ class GgufRun:
             times = dict(zip(caches, self.race([(usual, cache) for cache in caches])[0], strict=True))
             self.rest_s = max(0.0, times[USUAL_CACHE].step_s - self._products_s(usual))
             self.prompt_rest_s = max(0.0, times[USUAL_CACHE].prefill_s - self._prompt_products_s(usual))
-            extra_s: Mapping[str, float] = {
-                cache: each.step_s - times[USUAL_CACHE].step_s for cache, each in times.items()
+            extra_s: Mapping[str, float] = {  # no cache format can save more time than the matrix products leave
+                cache: max(each.step_s - times[USUAL_CACHE].step_s, -self.rest_s) for cache, each in times.items()
             }
         else:
             chip = predict_prices(self.decoder.arch, self.shapes, device, FORMATS, context=self.depth + STEPS)
@@ -151,13 +153,13 @@ class GgufRun:
                 for name, own in self.losses.items()
             }
             if bare := [name for name, own in self.losses.items() if not own]:
-                raise Unsupported(f"no GGUF format that {bare[0]} can be stored in has a price on {device}")
+                raise Unsupported(f"times on {device} cannot be predicted for any GGUF format that can store {bare[0]}")
             extra_s = chip.extra_s
         self.caches = self._cache_formats(extra_s) if context is not None else (CacheFormat(name=USUAL_CACHE),)
         self._original: Tensor | None = None
 
     def _cache_formats(self, extra_s: Mapping[str, float]) -> tuple[CacheFormat, ...]:
-        """The cache formats of this context, with the divergence that each adds on the calibration text."""
+        """The KV-cache formats with their costs at this context, including the divergence on calibration text."""
         tokens = torch.from_numpy(self.text.calibration)
         names = [name for name in offered_caches(self.decoder.arch) if name in extra_s]
 
@@ -182,7 +184,7 @@ class GgufRun:
         )
 
     def _timed(self, key: str, shapes: Sequence[tuple[int, int]], *, rounds: int, tokens: int = 1) -> Prices:
-        """The least seconds of each format and shape over all rounds."""
+        """Times each format and shape in llama.cpp's kernels; returns the least seconds over all rounds."""
         keys = [(kind, shape) for shape in shapes for kind in FORMATS if TYPES[kind].fits(shape[1])]
         stage = "timing formats" if tokens == 1 else "timing formats of prompts"
 
@@ -194,13 +196,14 @@ class GgufRun:
         return dict(zip(keys, map(min, *self.kept.series(key, rounds, rest)), strict=True))
 
     def answer(self, target: Path, limits: Mapping[str, float], kind: str | None, *, dry_run: bool) -> QuantisedGguf:
-        """Chooses, measures against the best stock mix, and writes the winner to ``target``.
+        """Chooses a mix, measures it against the best stock mix, and writes the better one to ``target``.
 
         Args:
             target: The file to write.
-            limits: Of ``size`` in bytes and of ``time`` in seconds; none: those of the usual stock mix.
-            kind: One format for all matrices instead of a mix.
-            dry_run: Whether to stop after the choice.
+            limits: Upper limits: ``size`` in bytes and ``time`` in seconds. If they are empty and ``kind`` is None, the
+                limits are the size (with the KV cache) and the time of the usual stock mix.
+            kind: A format that all matrices get; None: a mix is chosen.
+            dry_run: Whether to stop after the choice, without writing or measuring files.
         """
         mixes = {name: stock_mix(name, self.file) for name in STOCK}
         usual = None if limits or kind is not None else mixes[USUAL]
@@ -271,7 +274,7 @@ class GgufRun:
         )
 
     def _front(self, what: str, stock: Iterable[GgufMix]) -> tuple[GgufMix, ...]:
-        """The mixes of least predicted loss at sizes (or times) from the smallest stock mix's to the largest's."""
+        """The mixes with the least predicted loss at several sizes (or times) in the range of the stock mixes."""
         places = [float(each.size_bytes) if what == "size" else each.predicted_s for each in stock]
         known, found = [place for place in places if place], []
         for number, limit in enumerate(np.geomspace(min(known), max(known), FRONT) if known else ()):
@@ -282,7 +285,7 @@ class GgufRun:
         return tuple(found)
 
     def _samples(self, files: Mapping[str, Path]) -> dict[str, tuple[str, ...]]:
-        """The most likely continuations of the held-out text's first words, by llama.cpp, where it can be asked."""
+        """How each file continues the first words of held-out texts; empty if llama.cpp is not installed."""
         if not llama_server.available():
             return {}
         vocab_size, most = self.decoder.arch.vocab_size, OPENING + WORDS
@@ -296,10 +299,14 @@ class GgufRun:
     def _kept_time(
         self, promise: GgufMix, mix: Mix, limits: Mapping[str, float], against: Sequence[Held], usual: Mix | None
     ) -> tuple[GgufMix, Mix, list[FileTimes], float]:
-        """Times the choice in turns with stock mixes; chooses again with less time while a limit is broken.
+        """Times the chosen mix in alternation with stock mixes; if it breaks a limit, chooses with stricter limits.
 
-        With ``usual``, the limit of a step is its time in the same turns; that of the prefill is relative to the first
-        of ``against``. Returns the choice, its promise, the times and the repeatability.
+        If ``usual`` is given, this mix is timed too, and its time is the limit on a decode step. The limit on prefill
+        is relative to the first mix in ``against``.
+
+        Returns:
+            Predictions and measured times of the final mix; its formats; the times of all timed mixes; and the relative
+            difference between two timings of one file.
         """
         slack = {"time": 1.0, "prefill": 1.0}
         for attempt in range(_ATTEMPTS):
@@ -317,7 +324,7 @@ class GgufRun:
             slack = {name: share / max(1.0, over[name]) for name, share in slack.items()}
             try:
                 other, cache = self.choose(limits, slack)
-            except Infeasible:  # no mix is so much faster: the stock file is the answer
+            except Infeasible:  # no mix is fast enough, so the stock file is the answer
                 break
             self.forget(mix)
             mix = other
@@ -333,7 +340,7 @@ class GgufRun:
     def _uniform(self, kind: str) -> dict[str, str]:
         made = dict.fromkeys(self.shapes, kind)
         if not self._known(made):
-            raise Unsupported(f"{kind.lower()} has no price on {self.device}")
+            raise Unsupported(f"chipwise cannot predict the time of {kind.lower()} on {self.device}")
         return made
 
     def _products_s(self, mix: Mix) -> float:
@@ -349,7 +356,7 @@ class GgufRun:
         return self._products_s(mix) + self.rest_s if self._known(mix) else None
 
     def promise(self, name: str, mix: Mix, limits: Mapping[str, float], cache: CacheFormat | None = None) -> GgufMix:
-        """Size, predicted divergence and time of a mix with a cache format, and whether they keep the limits."""
+        """Predicts a mix's size, divergence and times with a KV-cache format, and whether they meet the limits."""
         held = cache or self.caches[0]
         size, step_s = mix_bytes(self.file, mix), self._predicted_s(mix)
         step_s = None if step_s is None else step_s + held.extra_s
@@ -367,12 +374,12 @@ class GgufRun:
         )
 
     def _best_cache(self, name: str, mix: Mix, limits: Mapping[str, float]) -> GgufMix:
-        """A stock mix with the cache format that keeps the limits at the least divergence."""
+        """Predictions for a stock mix, with the KV-cache format that diverges least of those that meet the limits."""
         made = [self.promise(name, mix, limits, cache) for cache in self.caches]
         return min(made, key=lambda each: (not each.keeps, each.predicted_loss))
 
     def choose(self, limits: Mapping[str, float], slack: Mapping[str, float] | None = None) -> tuple[Mix, CacheFormat]:
-        """The mix and the cache format of least loss within limits, times ``slack`` those of time."""
+        """The mix and KV-cache format with the least loss within the limits; ``slack`` multiplies limits on times."""
         found: list[tuple[float, Mix, CacheFormat]] = []
         refused: Infeasible | None = None
         for cache in self.caches:
@@ -383,12 +390,12 @@ class GgufRun:
                 continue
             found.append((self.promise("", mix, {}, cache).predicted_loss, mix, cache))
         if not found:
-            raise refused or Infeasible("no mix keeps the limits")
+            raise refused or Infeasible("no mix meets the limits")
         _, mix, cache = min(found, key=lambda each: each[0])
         return mix, cache
 
     def _choose_with(self, cache: CacheFormat, limits: Mapping[str, float], slack: Mapping[str, float]) -> Mix:
-        """The mix of least loss with one cache format; the solver's limits are of matrices alone."""
+        """The mix with the least loss for one KV-cache format."""
         kinds = {name: list(own) for name, own in self.losses.items()}
         fixed = {
             "size": mix_bytes(self.file, {}) + cache.size_bytes,
@@ -405,7 +412,7 @@ class GgufRun:
             if name in least and least[name] > limit:
                 option, unit = ("tpot", "time") if name == "time" else ("memory", "bytes")
                 need = units.show(least[name], unit)
-                raise Infeasible(f"{option}: the least is {need} with the formats of llama.cpp; loosen the limit")
+                raise Infeasible(f"{option}: llama.cpp's formats need at least {need}; loosen the limit")
         return choose_mix(
             self.shapes,
             self.losses,
@@ -415,7 +422,7 @@ class GgufRun:
         )
 
     def measure(self, promise: GgufMix, mix: Mix) -> tuple[GgufMix, Float64Array]:
-        """The divergence on held-out text, also by window."""
+        """Adds the measured divergence on held-out text to ``promise``; also returns the divergence of each window."""
         label = " ".join(["divergence", self._label(mix), *([] if promise.cache == USUAL_CACHE else [promise.cache])])
         kl = np.array(self.kept.numbers(label, partial(self._divergence, mix, promise.cache)))
         of = np.array(self.text.domains)
@@ -429,7 +436,7 @@ class GgufRun:
         return next((name for name in STOCK if stock_mix(name, self.file) == mix), digest(dict(mix)))
 
     def race(self, mixes: Sequence[Held]) -> tuple[list[FileTimes], float]:
-        """Least seconds of each mix and cache, in turns, and the repeatability: a step of the last against itself."""
+        """Times mixes in alternation; returns each mix's least seconds, and how much two timings of one file differ."""
         raced = [*mixes, mixes[-1]]
         labels = [f"{self._label(mix)} {cache}" for mix, cache in mixes]
 
@@ -446,7 +453,7 @@ class GgufRun:
         return found, abs(again.step_s / found[-1].step_s - 1)
 
     def forget(self, mix: Mix) -> None:
-        """Removes the file of a mix, whose answers are kept."""
+        """Removes a mix's file; its results stay stored."""
         (self.kept.folder / f"{self._label(mix)}.gguf").unlink(missing_ok=True)
 
     def _divergence(self, mix: Mix, cache: str) -> list[float]:
@@ -463,7 +470,7 @@ class GgufRun:
     def _inputs(
         self, decoder: StreamedDecoder, tokens: Tensor, stage: str, mix: Mix | None = None, cache: str = USUAL_CACHE
     ) -> Tensor:
-        """Inputs of the head; the stream is kept after each layer, with which a stopped run goes on."""
+        """The head's input. Stores the residual stream after each layer, so that a stopped run can continue."""
         key = digest([stage, cache])
         path = self.kept.folder / f"stream-{key}.safetensors"
 
@@ -476,7 +483,7 @@ class GgufRun:
         return decoder.head_inputs(tokens, mix, cache, keep, begin)
 
     def _made(self, mix: Mix) -> Path:
-        """The file of a mix."""
+        """Writes a mix's file, if it does not exist yet; returns its path."""
         label = self._label(mix)
         path = self.kept.folder / f"{label}.gguf"
         if path.exists():
@@ -493,11 +500,12 @@ class GgufRun:
             return f"predicted from the data sheet of {self.device}"
         lib = ggml()
         return (
-            f"measured here in the kernels of {lib.package} {metadata.version(lib.package)}, {lib.vectors()}, 1 thread"
+            f"measured on this machine in the kernels of {lib.package} {metadata.version(lib.package)}, "
+            f"{lib.vectors()}, 1 thread"
         )
 
     def _plan(self, mix: Mix, promise: GgufMix) -> str:
-        """Formats of weights, activations and KV with their price, in one line."""
+        """Describes in one line the formats of weights, activations and KV cache, and the predicted time."""
         sizes = Counter[str]()
         for name, kind in mix.items():
             sizes[kind] += self.shapes[name][0] * self.shapes[name][1]
@@ -515,35 +523,35 @@ class GgufRun:
         return (
             f"weights {shares} ({bits:.2f} bits) · activations {' and '.join(hows)} (llama.cpp's kernels) · KV "
             f"{promise.cache}, {units.show(kv_bytes, 'bytes')} a token{run} · {cost} a token, predicted; "
-            f"prices {self._source()}"
+            f"times of matrices {self._source()}"
         )
 
 
 def _far(domains: Mapping[str, float]) -> tuple[str, ...]:
-    """A note where one domain's divergence is much more than another's."""
+    """A note if the divergence on one text file is much larger than on another; else empty."""
     best, worst = (pick(domains, key=lambda name: domains[name]) for pick in (min, max))
     if domains[worst] <= FAR * domains[best]:
         return ()
     return (
-        f"{domains[worst] / domains[best]:.1f} times as much divergence on {worst} as on {best}; if the model will "
-        "read such text, add some to --data",
+        f"the divergence on {worst} is {domains[worst] / domains[best]:.1f} times that on {best}; if the model will "
+        "read such text, add more of it to --data",
     )
 
 
 def _verdict(
     chosen: GgufMix, kl: Float64Array, rival: GgufMix | None, others: Float64Array | None, *, asked: bool
 ) -> tuple[str, bool]:
-    """The verdict, and whether the stock mix is written."""
+    """The verdict in words, and whether to write the stock mix instead of the chosen mix."""
     if rival is None or others is None or rival.loss is None or chosen.loss is None:
-        return "the chosen mix; no stock mix keeps the limits", False
+        return "the chosen mix; no stock mix meets the limits", False
     gain = others - kl
     error = float(gain.std(ddof=1) / len(gain) ** 0.5)
     less = units.show(abs(1 - chosen.loss / rival.loss), "share", digits=2)
     if asked:
         word = "less" if chosen.loss < rival.loss else "more"
-        return f"one format, as asked: {less} {word} divergence than {rival.name}, the stock mix of nearest size", False
+        return f"one format, as asked: {less} {word} divergence than {rival.name}, the stock mix nearest in size", False
     slower = chosen.step_s is not None and not chosen.keeps
     if slower or float(gain.mean()) <= 2 * error:
-        why = "its measured time breaks a limit" if slower else "its divergence is not less beyond the error"
+        why = "its measured time exceeds a limit" if slower else "its divergence is not significantly less"
         return f"use the stock file: {rival.name} (the chosen mix loses: {why})", True
     return f"the chosen mix: {less} less divergence than {rival.name}, the best stock mix within the limits", False

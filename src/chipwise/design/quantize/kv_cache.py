@@ -1,4 +1,4 @@
-"""Formats of keys and values of a GGUF decoder: the bytes, the seconds and the divergence that each costs."""
+"""Formats of a GGUF decoder's KV cache, with their costs in bytes, seconds and divergence."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,48 +15,48 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.blocks.attention.module import AttentionModule
 
 CACHES: Mapping[str, str] = {"f16": "F16", "q8_0": "Q8_0", "q4_0": "Q4_0"}
-"""llama.cpp's names of the cache formats that are offered, and ggml's."""
+"""llama.cpp's names of the supported cache formats, with ggml's names."""
 USUAL_CACHE = "f16"  # llama.cpp's default
-_LEAST_BLOCK = 64  # values that are rotated together at least
+_LEAST_BLOCK = 64  # fewest values that are rotated together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheFormat:
-    """A format of keys and values at one context."""
+    """A KV-cache format with its costs at one context length."""
 
     name: str
-    size_bytes: int = 0  # of all keys and values; 0 where no context is stated
-    loss: float = 0.0  # divergence in nats a token that it adds
+    size_bytes: int = 0  # bytes of all keys and values; 0 if no context length is stated
+    loss: float = 0.0  # divergence that the format adds, in nats per token
     extra_s: float = 0.0  # seconds of a decode step beyond those with the usual cache
 
 
 def cache_bytes(arch: ArchSpec, kind: str, context: int) -> int:
-    """Bytes of keys and values of ``context`` tokens."""
+    """Bytes of a KV cache of ``context`` tokens in the format ``kind``."""
     heads = [each.attention for each in arch.layers if each.attention is not None]
     return sum(2 * TYPES[CACHES[kind]].matrix_bytes(context * each.kv_heads, each.head_size) for each in heads)
 
 
 def offered_caches(arch: ArchSpec) -> tuple[str, ...]:
-    """The formats whose blocks the heads' size fills."""
+    """The cache formats whose block size divides the head size."""
     sizes = {each.attention.head_size for each in arch.layers if each.attention is not None}
     return tuple(name for name, kind in CACHES.items() if all(TYPES[kind].fits(size) for size in sizes))
 
 
 class RoundedCacheAttention(AttentionModule):
-    """Attention whose keys and values are rounded as llama.cpp's cache rounds them: by rows of a head.
+    """Attention that rounds keys and values as llama.cpp's KV cache does: separately for each token and head.
 
-    Rows of a head whose size is a multiple of 64 are rotated by Hadamard matrices before they are rounded: keys by the
-    largest one that divides the size, values by blocks of 64.
+    If the head size is a multiple of 64, Hadamard matrices rotate keys and values before rounding. For keys, the matrix
+    is as large as the greatest power of two that divides the head size; for values, it is 64 × 64.
 
     References:
         ``attn_rot_k`` and ``attn_rot_v`` in llama.cpp's ``src/llama-kv-cache.cpp``.
     """
 
     kind = "F16"
-    interleaved = False  # whether llama.cpp keeps neighbouring values of a key where this module has its two halves
+    interleaved = False  # whether llama.cpp stores pairs of a key's values side by side, which are in two halves here
 
     def project(self, x_BTD: Tensor, rotary: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, and rounded keys and values, each (B, heads, T, H)."""
+        """Queries, rounded keys and rounded values, each (B, heads, T, H)."""
         q_BNTH, k_BNTH, v_BNTH = super().project(x_BTD, rotary)
         if self.interleaved:
             shape = k_BNTH.shape
@@ -74,11 +75,11 @@ class RoundedCacheAttention(AttentionModule):
 
 @functools.cache
 def hadamard(size: int, most: int) -> Tensor:
-    """The rotation (size, size) of a row, its own inverse: blocks of the largest power of two up to ``most``."""
+    """Block-diagonal Hadamard matrix (size, size), its own inverse; block size is a power of two up to ``most``."""
+    from scipy import linalg
+
     block = min(size & -size, most)
     if block < _LEAST_BLOCK:
         return torch.eye(size)
-    made = torch.ones(1, 1)
-    while len(made) < block:
-        made = torch.cat((torch.cat((made, made), 1), torch.cat((made, -made), 1)))
+    made = torch.from_numpy(linalg.hadamard(block, np.float32))
     return torch.kron(torch.eye(size // block), made / block**0.5)

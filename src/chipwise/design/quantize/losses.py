@@ -1,18 +1,17 @@
-"""How much each format of each matrix makes next-token distributions differ, from one forward and one backward pass.
+"""Estimates how much each format in each matrix changes next-token distributions, by one forward and backward pass.
 
-The divergence (mean KL in nats) of a small change is half the mean square of the change's effect on the log probability
-of a token drawn from the model. For a matrix with inputs x and outputs y it is estimated as half the mean, over
-positions, of
+The loss of a format is the divergence (mean KL in nats) that it causes. For a small change of the model, the divergence
+is half the mean square of the change in the log probability of a token that is sampled from the model. For a matrix
+with inputs x and outputs y, it is estimated as half the mean, over positions, of the sum of two terms:
 
-* the sum over outputs of (gradient of y)² × (error of y from the rounded weights)², because errors of rows are
-  independent, and
-* the sum over inputs of (gradient of x through this matrix)² × (error of x from rounding activations to 8 bits)².
+* summed over outputs: (gradient of y)² × (error of y due to rounded weights)², because rows have independent errors;
+* summed over inputs: (gradient of x through this matrix)² × (error of x due to rounding to 8 bits)².
 
 Losses of matrices add up as long as they are small; see ``benchmarks/gguf_mixes.py``.
 
 References:
-    The second-order form of the KL divergence: Kullback, Information Theory and Statistics, 1959, section 2.6; drawing
-    labels from the model for its Fisher information: Kunstner et al. 2019, arXiv:1905.12558.
+    The second-order form of the KL divergence: Kullback, Information Theory and Statistics, 1959, section 2.6.
+    Sampling labels from the model for its Fisher information: Kunstner et al. 2019, arXiv:1905.12558.
 
 Axes: B windows, T tokens, N = B T positions, R rows of a matrix, K its width, V vocabulary.
 """
@@ -37,14 +36,14 @@ from chipwise.errors import MeasurementError, StudyError
 
 OnProgress = Callable[[str, int, int], None]
 Losses = dict[str, dict[str, float]]  # nats per token by matrix and format
-ROWS, HEAD_ROWS = 128, 4096  # rows of a matrix that are packed to estimate a loss
-_POSITIONS = 1024  # at most, for the errors of outputs
+ROWS, HEAD_ROWS = 128, 4096  # rows of a matrix (of the head) that are packed to estimate its loss
+_POSITIONS = 1024  # most positions from which errors of outputs are computed
 _CHUNK = 256  # positions whose logits are in memory at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """What the passes found."""
+    """Result of the two passes: the loss of each format in each matrix, and the importance of each matrix's inputs."""
 
     importance: Mapping[str, Float32Array]  # by matrix: mean square of each of its inputs (K,)
     losses: Losses
@@ -55,34 +54,19 @@ def offered(width: int, formats: Sequence[str]) -> list[str]:
     return [name for name in formats if TYPES[name].fits(width)]
 
 
-@torch.no_grad()
-def measure_losses(
-    decoder: StreamedDecoder,
-    tokens: npt.NDArray[np.int64],
-    formats: Sequence[str],
-    state: Path,
-    *,
-    seed: int,
-    on_progress: OnProgress = lambda stage, done, total: None,
-) -> Sensitivity:
-    """Losses and importance of all matrices, from text (B, T) in tokens.
+class Passes:
+    """Computes losses and importance of all matrices on calibration text, tokens (B, T).
 
-    Finished layers are stored in ``state``; a stopped run continues after them.
-
-    Raises:
-        SpecError: A weight is not finite.
-        StorageError: The disk refused.
+    Results of finished layers are stored in the folder ``state``; a stopped run continues after these layers.
     """
-    return _Passes(decoder, tokens, formats, state, seed, on_progress).run()
 
-
-class _Passes:
     def __init__(
         self,
         decoder: StreamedDecoder,
         tokens: npt.NDArray[np.int64],
         formats: Sequence[str],
         state: Path,
+        *,
         seed: int,
         on_progress: OnProgress,
     ) -> None:
@@ -92,7 +76,14 @@ class _Passes:
         self.seed = seed
         self.layers = len(decoder.blocks)
 
+    @torch.no_grad()
     def run(self) -> Sensitivity:
+        """Runs the forward and the backward pass, and returns their results.
+
+        Raises:
+            SpecError: A weight is not finite.
+            StorageError: The disk is full or the folder cannot be written.
+        """
         self.state.mkdir(parents=True, exist_ok=True)
         if not self._path("begin").exists():
             self._forward()
@@ -134,10 +125,10 @@ class _Passes:
         try:
             return torch.from_numpy(np.load(path))
         except (OSError, ValueError, EOFError):
-            raise StudyError(f"{path}: missing or damaged; remove the folder {self.state.parent}") from None
+            raise StudyError(f"{path}: missing or damaged; remove {self.state.parent} and start again") from None
 
     def _forward(self) -> None:
-        """Stores every layer's input, and the head's losses with the gradient of the last layer's output."""
+        """Forward pass: stores every layer's input, the head's losses, and the gradient of the last layer's output."""
         kept = [number for number in range(self.layers) if self._array(f"input-{number}").exists()]
         x_BTD = self._load(f"input-{kept[-1]}") if kept else self.decoder.embedded(self.tokens)
         for number in range(kept[-1] if kept else 0, self.layers):
@@ -148,7 +139,7 @@ class _Passes:
         write_json(self._path("begin"), {self.decoder.head_name: self._head(x_BTD)})
 
     def _head(self, x_BTD: Tensor) -> dict[str, object]:
-        """Losses of the head, second order: half the variance of the logits' error under the model's distribution."""
+        """Losses of the head's formats, to second order: half the variance of the logits' errors under the model."""
         random = torch.Generator().manual_seed(self.seed)
         head_VK = self.decoder.head()
         with torch.enable_grad():
@@ -173,11 +164,10 @@ class _Passes:
         chosen_RK, p_SR = head_VK[rows], p_SV[:, rows]
         importance = h_NK.square().mean(0)
         kinds = offered(head_VK.shape[1], self.formats)
-        wide = _activation_roundings(head_VK.shape[1], kinds)
-        by_rounding = {}
-        for how in wide:
-            error_SV = (rounded(h_SK, how) - h_SK) @ head_VK.T
-            by_rounding[how] = float(_variance(error_SV, p_SV).mean() / 2)
+        by_rounding = {
+            how: float(_variance((rounded(h_SK, how) - h_SK) @ head_VK.T, p_SV).mean() / 2)
+            for how in _activation_roundings(kinds)
+        }
         losses = {}
         for kind in kinds:
             error_SR = h_SK @ (_packed(chosen_RK, kind, importance) - chosen_RK).T
@@ -186,7 +176,7 @@ class _Passes:
         return {"losses": losses, "importance": importance.tolist()}
 
     def _layer(self, number: int) -> None:
-        """Stores the losses of one layer's matrices, and the gradient of its input."""
+        """Backward pass of one layer: stores the losses of its matrices, and the gradient of its input."""
         module = self.decoder.layer(number)
         seen: dict[str, tuple[Tensor, Tensor]] = {}
 
@@ -211,7 +201,7 @@ class _Passes:
             given, out = seen[place]
             matrix = module.get_submodule(place).weight
             if out.grad is None or x_BTD.grad is None or not isinstance(matrix, Tensor):
-                raise MeasurementError(f"no gradient reached {name}")
+                raise MeasurementError(f"no gradient reached the matrix {name}, so its loss cannot be computed")
             inputs, gradients = given.detach().flatten(0, 1), out.grad.flatten(0, 1)
             found[name] = self._matrix(matrix, inputs, gradients)
         if x_BTD.grad is not None:
@@ -230,7 +220,7 @@ class _Passes:
         through_NK = (g_NR @ weight_RK).square()
         by_rounding = {
             how: float((through_NK * (rounded(x_NK, how) - x_NK).square()).sum() / self.count / 2)
-            for how in _activation_roundings(weight_RK.shape[1], kinds)
+            for how in _activation_roundings(kinds)
         }
         losses = {}
         for kind in kinds:
@@ -240,7 +230,7 @@ class _Passes:
         return {"losses": losses, "importance": importance.tolist()}
 
     def _table(self) -> None:
-        """Stores the losses of the token table, whose rows are not multiplied."""
+        """Stores the losses of the token table, whose rows are looked up, not multiplied."""
         name = "token_embd.weight"
         gradient_NK = self._load("gradient-0").flatten(0, 1)
         ids, which_N = torch.unique(self.tokens, return_inverse=True)
@@ -254,7 +244,10 @@ class _Passes:
 
 
 def _drawn_rows(weight_R: Tensor, most: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Rows drawn in proportion to ``weight_R``, and the factors that make sums over them unbiased; all if few."""
+    """Samples ``most`` rows nearly in proportion to ``weight_R``, or takes all rows if there are at most ``most``.
+
+    Also returns a weight for each row. Sums over the sampled rows that use these weights are unbiased.
+    """
     if len(weight_R) <= most:
         return torch.arange(len(weight_R)), torch.ones(len(weight_R))
     share = weight_R.double() + weight_R.double().mean() * 0.05 + 1e-300
@@ -264,7 +257,7 @@ def _drawn_rows(weight_R: Tensor, most: int, seed: int) -> tuple[Tensor, Tensor]
     return rows, (counts / (most * share[rows])).float()
 
 
-def _activation_roundings(width: int, kinds: Sequence[str]) -> list[Rounding]:
+def _activation_roundings(kinds: Sequence[str]) -> list[Rounding]:
     return sorted({TYPES[kind].activations for kind in kinds} - {"none"})
 
 

@@ -1,4 +1,4 @@
-"""The mix of GGUF formats with the least predicted divergence within limits of size and time, chosen exactly."""
+"""Chooses exactly the mix of GGUF formats with the least predicted divergence within limits on size and time."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from chipwise.design.quantize.losses import Losses
 from chipwise.design.strategies.exact import Option, choose
 
 Shape = tuple[int, int]  # rows and width of a matrix
-Prices = dict[tuple[str, Shape], float]  # seconds of one product by format and shape
+Prices = dict[tuple[str, Shape], float]  # seconds of one matrix product by format and shape
 _ENDS = ("token_embd.weight", "output.weight")
-_SET_BYTES, _MOST_COPIES = 8 << 20, 64  # copies of a matrix: more than a core's own cache holds
+_SET_BYTES, _MOST_COPIES = 8 << 20, 64  # copies of a matrix take these bytes, more than a core's cache; most copies
 
 
 def price_rounds(keys: Sequence[tuple[str, Shape]], *, rounds: int, tokens: int) -> Iterator[list[float]]:
-    """Processor seconds of a product with each format and shape in llama.cpp's kernels, in each of ``rounds``.
+    """Times a matrix product with each format and shape in llama.cpp's kernels; yields each round's seconds.
 
-    All formats and shapes take turns, so that weights are read from memory and the machine's drift hits all alike.
-    Of more than one token, one product reads its weights once for all.
+    Each round times all formats and shapes once, in processor seconds. Weights are therefore read from memory, not
+    from caches, and slow changes of the machine's speed affect all formats alike. If ``tokens`` is above 1, a product
+    reads its weights once for all tokens.
     """
     made = [
         Product(
@@ -45,19 +46,20 @@ def choose_mix(
     limits: Mapping[str, float],
     prompt_prices: Prices | None = None,
 ) -> dict[str, str]:
-    """The format of each matrix with the least sum of losses.
+    """Chooses the mix of formats with the least sum of losses within the limits.
 
     Args:
         shapes: Rows and width of each matrix.
-        losses: Nats per token by matrix and format.
-        prices: Seconds by format and shape; the token table has no product, and costs none.
-        limits: Largest ``size`` in bytes, and ``time`` of a step and ``prefill`` of a prompt in seconds of all
-            products; each may be absent.
-        prompt_prices: Seconds of a prompt by format and shape, where ``prefill`` is limited; the head has none, since
-            it reads one token alone.
+        losses: Loss of each format in each matrix, in nats per token.
+        prices: Seconds of a matrix product in each format and shape. The token table costs no time: it is not
+            multiplied.
+        limits: Upper limits: ``size`` in bytes, and seconds of all matrix products in a decode step (``time``) and in a
+            prefill (``prefill``). Any of them may be missing.
+        prompt_prices: Seconds of a matrix product in a prefill, in each format and shape; needed only if ``prefill`` is
+            limited. The head is not included, because it processes only one token.
 
     Raises:
-        Infeasible: No mix keeps the limits.
+        Infeasible: No mix meets the limits.
     """
     names = list(shapes)
     kinds = [list(losses[name]) for name in names]

@@ -1,7 +1,8 @@
-"""Uniform recipes, and the exact choice of a format for each product from losses and times of single formats."""
+"""Choices of a format for each product (operator with weights): uniform recipes, and the exact best choice."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,10 +10,10 @@ from chipwise.design.strategies.exact import Option, choose
 from chipwise.errors import Infeasible
 
 Formats = Mapping[str, str]
-"""Format by name of a node; other nodes stay as they are."""
-OTHERS = "*"  # instead of a node's name: all operators that the runtime can run on integers between products
+"""Formats by node name; nodes that are not listed are left unchanged."""
+OTHERS = "*"  # key for all operators between products that the runtime can run on integers
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "LSTM", "MatMul")
-TABLE = "Gather"  # of stored rows
+TABLE = "Gather"  # operator that looks up stored rows
 DYNAMIC, BLOCKS = ("dynamic", "dynamic-channel"), ("int4", "int8-blocks")
 TABLE_FORMAT = "int8-blocks"
 STATIC = ("static", "static-tensor", "static-percentile")
@@ -27,17 +28,18 @@ FP32 = "fp32"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """An operator that multiplies by stored weights, or takes rows of a stored table."""
+    """An operator that multiplies by stored weights, or looks up rows of a stored table."""
 
     node: str
-    operator: str  # its type
-    weights: int  # stored numbers
+    operator: str  # type of the operator
+    weights: int  # number of stored weights
 
 
 def uniform(products: Sequence[Product]) -> dict[str, Formats]:
-    """The runtime's recipes by name: each format for all products it can take, and for one kind of them.
+    """Maps names to uniform recipes: one format for all products that support it, or for all products of one kind.
 
-    Convolutions with ranges found as they run are tried only together with all others: they are always slow.
+    Convolutions are always slow in formats whose ranges are computed at run time. These formats are therefore not tried
+    for convolutions alone, but only for all products together.
     """
     found: dict[str, Formats] = {"fp32, constants folded": {}}
     for name, operators in OPERATORS.items():
@@ -56,7 +58,7 @@ def uniform(products: Sequence[Product]) -> dict[str, Formats]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A format for one product: the share of the original's time it saves, and what it adds to each output's loss."""
+    """A possible format of one product: the share of the model's time that it saves, and its loss for each output."""
 
     format: str
     saved: float
@@ -64,10 +66,10 @@ class Candidate:
 
 
 def mixed(candidates: Mapping[str, Sequence[Candidate]], budget: Mapping[str, float]) -> Formats:
-    """The formats that save the most time while each output's sum of losses stays within ``budget``, proved optimal.
+    """Formats that save the most time while each output's summed losses stay within ``budget``; proved optimal.
 
     Raises:
-        Infeasible: Not even the original keeps the budget.
+        Infeasible: A budget is negative, so not even the original model meets it.
         MissingExtra: scipy is not installed.
     """
     nothing = Option(loss=0.0, costs=dict.fromkeys(budget, 0.0))
@@ -75,7 +77,7 @@ def mixed(candidates: Mapping[str, Sequence[Candidate]], budget: Mapping[str, fl
     if not nodes:
         return {}
     if min(budget.values(), default=0.0) < 0:
-        raise Infeasible("the budget of a loss must not be negative")
+        raise Infeasible("the loss budget must be at least 0")
     parts = [
         [
             nothing,
@@ -88,17 +90,14 @@ def mixed(candidates: Mapping[str, Sequence[Candidate]], budget: Mapping[str, fl
 
 
 def family(name: str) -> Sequence[str]:
-    """The formats of which a file holds at most one: they differ only in how ranges or scales are chosen."""
+    """The format ``name``, and the formats that differ from it only in how ranges or scales are chosen."""
     return next((each for each in (DYNAMIC, STATIC) if name in each), (name,))
 
 
 def told(formats: Formats, products: Sequence[Product]) -> str:
-    """Formats as text: how many products of each kind have each format."""
+    """Describes formats in words: how many products of each kind have which format."""
     if OTHERS in formats and len(formats) == 1:
         return formats[OTHERS]
-    counts: dict[tuple[str, str], int] = {}
-    for item in products:
-        pair = item.operator, formats.get(item.node, FP32)
-        counts[pair] = counts.get(pair, 0) + 1
+    counts = Counter((item.operator, formats.get(item.node, FP32)) for item in products)
     said = [f"{count} {operator} {name}" for (operator, name), count in counts.items()]
     return ", ".join(said) + (f", other operators {formats[OTHERS]}" if OTHERS in formats else "") or "no products"

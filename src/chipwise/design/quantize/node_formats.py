@@ -1,7 +1,8 @@
-"""ONNX files with products in other number formats, by the runtime's own quantisation. Runs in a child process.
+"""Writes ONNX files with other number formats, with the runtime's own tools; runs in a child process.
 
-A file is described by its :data:`~chipwise.design.quantize.node_choices.Formats`: the format of each operator that
-multiplies by weights, by the name of its node. Formats are applied one after the other, each to its own nodes.
+A file is described by its :data:`~chipwise.design.quantize.node_choices.Formats`, which map node names to formats.
+Nodes that can have a format are products (operators that multiply by stored weights) and tables (whose rows are looked
+up). Formats are applied one after the other, each to its nodes.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ from chipwise.model.blocks.quantize import BLOCK, quantize_int4
 from chipwise.model.graphs.operators import all_nodes, inner_graphs
 from chipwise.model.graphs.read import fix
 
-LEAST_OPSET = 13  # of QuantizeLinear with a scale for each channel
-LEAST_TABLE = 2**16  # numbers of a table of rows; smaller ones stay as they are
-MOST_BYTES = 2**31 - 2**20  # of one protobuf
-MOST_HISTOGRAMS = 16  # samples for the calibration by percentiles, which counts every intermediate value
+LEAST_OPSET = 13  # first opset whose QuantizeLinear has a scale per channel
+LEAST_TABLE = 2**16  # fewest numbers in a table of rows that is quantised
+MOST_BYTES = 2**31 - 2**20  # most bytes of one protobuf
+MOST_HISTOGRAMS = 16  # samples for calibration by percentiles, which counts every intermediate value
 
 
 def prepare(
@@ -58,18 +59,18 @@ def prepare(
     shapes: Mapping[str, Sequence[int]],
     optimise: bool = True,
 ) -> list[Product]:
-    """Writes the graph in the form that the formats start from, and returns its products, in the order of the graph.
+    """Writes the prepared graph, to which formats are later applied; returns its products in graph order.
 
-    Inputs in ``values`` are fixed (they stay inputs and are ignored), open axes of inputs in ``shapes`` get these
-    sizes, constants are folded, nodes get unique names, ``Gemm`` becomes ``MatMul`` and ``Add``, and an old opset is
-    raised.
+    Inputs in ``values`` are replaced by these constants (the inputs remain, but are ignored), and open axes of inputs
+    get their sizes from ``shapes``. Constants are folded, nodes get unique names, ``Gemm`` becomes ``MatMul`` and
+    ``Add``, and an old opset is updated.
 
     Raises:
-        Unsupported: The graph is larger than one protobuf can be.
+        Unsupported: The graph is larger than the 2 GB limit of protobuf.
     """
     model = onnx.load(source)
     if model.ByteSize() > MOST_BYTES:
-        raise Unsupported(f"{source}: graphs of more than 2 GB cannot be quantised in one file")
+        raise Unsupported(f"{source}: graphs of more than 2 GB cannot be quantised")
     declared = {item.name: item for item in model.graph.input if item.name in values}
     for item in declared.values():
         tensor_type = item.type.tensor_type
@@ -81,14 +82,14 @@ def prepare(
         model = version_converter.convert_version(model, LEAST_OPSET)
     if optimise:
         model = _folded(model, out)
-    if shapes:  # after a first pass, because the runtime may fail to inline nested branches at once
+    if shapes:  # in a second pass, because the runtime may fail to inline nested branches at the same time
         fix(model, source, shapes, {})
         model = _folded(model, out) if optimise else model
     _split_gemm(model.graph)
     for i, node in enumerate(model.graph.node):
         node.name = f"{node.op_type}_{i}"
     stored = {tensor.name for tensor in model.graph.initializer}
-    for name in declared.keys() & stored:  # the fixed value is still used, so it needs another name than the input
+    for name in declared.keys() & stored:  # nodes read the fixed value, so it needs another name than the input
         _rename(model.graph, name, f"{name}.fixed")
     model.graph.input.extend(declared.values())
     onnx.save(model, out)
@@ -96,7 +97,7 @@ def prepare(
 
 
 def _folded(model: onnx.ModelProto, room: str) -> onnx.ModelProto:
-    """The model after the runtime's basic optimisations, which fold constants and branches."""
+    """Applies the runtime's basic optimisations, which fold constants and branches."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath, options.log_severity_level = room, 3
@@ -120,7 +121,7 @@ def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
 
 
 def _split_gemm(graph: onnx.GraphProto) -> None:
-    """Replaces each ``Gemm`` with stored weights by ``MatMul`` and ``Add``, which every format can quantise."""
+    """Replaces every ``Gemm`` that has stored weights by ``MatMul`` and ``Add``, which all formats support."""
     stored = {tensor.name: tensor for tensor in graph.initializer}
     nodes = []
     for node in graph.node:
@@ -162,17 +163,17 @@ def _products(graph: onnx.GraphProto) -> Iterator[Product]:
 
 
 def _weight_of(node: onnx.NodeProto) -> str:
-    """The input that a product or a table of rows stores."""
+    """Name of a node's stored tensor: the weights of a product, or the rows of a table."""
     return str(node.input[0 if node.op_type == TABLE else 1])
 
 
 class Maker:
-    """Makes files from a prepared graph; ranges of activations are measured once for each method.
+    """Writes files from a prepared graph; activation ranges are measured only once per calibration method.
 
     Args:
         prepared: The file that :func:`prepare` wrote.
-        feeds: Data for calibration.
-        folder: For temporary files.
+        feeds: Inputs for calibration.
+        folder: Folder for temporary files.
     """
 
     def __init__(self, prepared: str, feeds: Sequence[Feed], folder: Path) -> None:
@@ -180,10 +181,10 @@ class Maker:
         self._model = onnx.load(prepared)
         self._ranges: dict[str, TensorsData] = {}
         self._seven_bits = detect().instructions in SATURATING
-        logging.getLogger().setLevel(logging.ERROR)  # the quantisers give advice on the command line
+        logging.getLogger().setLevel(logging.ERROR)  # hides the quantisers' advice on their command line
 
     def make(self, formats: Formats, out: str) -> int:
-        """Writes the file with these formats; returns its bytes."""
+        """Writes the file with these formats to ``out``; returns its size in bytes."""
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
         if "fp16" in formats.values():
@@ -216,7 +217,7 @@ class Maker:
                 nodes,
                 [],
                 sorted(kinds),
-                # nothing infers types beyond operators of the runtime's own, such as MatMulNBits
+                # the runtime's own operators, such as MatMulNBits, have no inferred types
                 {"MatMulConstBOnly": True, "DefaultTensorType": onnx.TensorProto.FLOAT},
             )
             quantiser.quantize_model()
@@ -241,7 +242,7 @@ class Maker:
         return quantiser.model.model
 
     def _with_shapes(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """The model with inferred shapes, without which the quantisers leave operators as they are."""
+        """Adds inferred shapes to the model; the quantisers skip operators without known shapes."""
         try:
             return onnx.shape_inference.infer_shapes(model)
         except onnx.shape_inference.InferenceError:
@@ -266,7 +267,7 @@ class Maker:
 
 
 def _count(calibrator: HistogramCalibrater, feeds: Sequence[Feed], ranges: TensorsData) -> None:
-    """Collects histograms feed by feed: feeds may differ in shape, and the values of one at a time are in memory."""
+    """Collects histograms one feed at a time, because shapes may differ between feeds, and to save memory."""
     names = [name for name in ranges.keys() if name in calibrator.tensors_to_calibrate]  # noqa: SIM118
     found: dict[str, tuple[AnyArray, ...]] = {}
     for feed in feeds:
@@ -288,20 +289,21 @@ def _count(calibrator: HistogramCalibrater, feeds: Sequence[Feed], ranges: Tenso
 
 
 class _Reader:
-    """Gives feeds one by one, as the runtime's calibration asks for them."""
+    """Iterates over feeds with the interface of the runtime's calibration."""
 
     def __init__(self, feeds: Sequence[Feed]) -> None:
         self._left = iter(feeds)
 
     def get_next(self) -> Feed | None:
-        """The next feed; None at the end."""
+        """Returns the next feed, or None at the end."""
         return next(self._left, None)
 
 
 def _in_blocks(graph: onnx.GraphProto, nodes: set[str], *, bits: int) -> None:
-    """Replaces products by ``MatMulNBits``: weights in blocks of 32 with one scale each, activations in int8.
+    """Replaces matrix products by ``MatMulNBits``: weights in blocks of 32 with one scale each, activations in int8.
 
-    Tables of rows become ``GatherBlockQuantized``, and share the numbers of a product with the same weights.
+    Tables become ``GatherBlockQuantized``. If a table is also the weight of a matrix product, both share the stored
+    numbers.
     """
     stored = {tensor.name: tensor for tensor in graph.initializer}
     shared: dict[str, list[str]] = {}
@@ -323,7 +325,7 @@ def _in_blocks(graph: onnx.GraphProto, nodes: set[str], *, bits: int) -> None:
         if node.op_type == TABLE:
             kind, inputs = "GatherBlockQuantized", [f"{shared[key][0]}.rows", node.input[1], f"{shared[key][1]}.rows"]
             settings |= {"gather_axis": 0, "quantize_axis": 1}
-            for name, view in zip(shared[key], inputs[::2], strict=True):  # which the runtime computes once
+            for name, view in zip(shared[key], inputs[::2], strict=True):  # views, which the runtime computes only once
                 if view not in views:
                     graph.initializer.append(numpy_helper.from_array(np.array([n, -1]), f"{view}.shape"))
                 views[view] = helper.make_node("Reshape", [name, f"{view}.shape"], [view], name=view)
@@ -339,7 +341,7 @@ def _in_blocks(graph: onnx.GraphProto, nodes: set[str], *, bits: int) -> None:
 
 
 def _drop_unused(graph: onnx.GraphProto) -> None:
-    """Removes stored tensors that nothing uses any more."""
+    """Removes stored tensors that no node uses."""
     used = {item.name for item in graph.output}
     for node in all_nodes(graph):
         used.update(node.input)
@@ -349,7 +351,7 @@ def _drop_unused(graph: onnx.GraphProto) -> None:
 
 
 def _blocks_of(matrix: Float32Array, bits: int) -> tuple[AnyArray, Float32Array]:
-    """Integers and scales of a matrix (n, k) as ``MatMulNBits`` stores them: zero is 8, or 128."""
+    """Integers and scales of a matrix (n, k) as ``MatMulNBits`` stores them; zero is stored as 8 (4 bits) or 128."""
     if bits == 4:
         return quantize_int4(matrix)
     n, k = matrix.shape

@@ -1,12 +1,13 @@
-"""Finds the fastest form of an ONNX file on this machine whose outputs, or whose metric, stay within a loss.
+"""Finds the formats that make an ONNX file fastest on this machine while the loss of quality stays within a limit.
 
-1. The runtime's uniform recipes are made, judged and timed in alternation with the original.
-2. For each product and each format that pays, the loss of that one product in that format is measured.
-3. The formats that save the most time for a budget of summed losses are chosen exactly; the largest budget whose file
-   keeps the limit is found by bisection on the file's measured loss.
-4. Single products are changed while that makes the file faster.
-5. Tables of rows, such as embeddings, are stored in 8 bits if the limit allows it: that saves bytes, not time.
-6. The best files are timed against the original in fresh rounds, and judged on data that chose nothing.
+1. Files with one format for many products, that is, operators with weights (uniform recipes), are written, scored, and
+   timed against the original.
+2. For each product and each format that saves time, the loss with only this product in this format is measured.
+3. The formats that save the most time within a budget for the sum of these losses are chosen exactly. Bisection finds
+   the largest budget for which the measured loss of the whole file meets the limit.
+4. Formats of single products are changed as long as that makes the file faster.
+5. Tables of rows, such as embeddings, are stored in 8 bits if the limit allows it, which saves bytes but no time.
+6. The best files are timed against the original again, and scored on data that was not used for any choice.
 """
 
 from __future__ import annotations
@@ -53,49 +54,49 @@ from chipwise.errors import Infeasible, MeasurementError, SpecError
 
 LEAST_SAMPLES = 8
 CALIBRATED, SENSED, TIMED = 32, 24, 8  # samples for ranges, for losses of single products, and for timing
-TRY_S, FINAL_S, ROUNDS = 1.0, 2.5, 5  # seconds of passes of a pair while choosing and at the end; rounds at the end
-LEAST_WINS = 0.6  # share of pairs of passes in which a faster file wins
-NEARLY = 0.03  # difference in shares of the original's time that counts as nearly as fast
-FINALISTS = 3  # files in the rounds at the end
-LEAST_GAIN = 0.005  # of an operator's kind, as a share of the original's time; smaller ones are noise
-SLOWER = 1.05  # files that take this much longer are not judged
+TRY_S, FINAL_S, ROUNDS = 1.0, 2.5, 5  # seconds of timing a pair while choosing, and at the end; rounds at the end
+LEAST_WINS = 0.6  # share of pairs of passes that a faster file must win
+NEARLY = 0.03  # files count as nearly as fast up to this difference, as a share of the original's time
+FINALISTS = 3  # files that are timed in the rounds at the end
+LEAST_GAIN = 0.005  # smaller savings, as shares of the original's time, count as noise
+SLOWER = 1.05  # files that take this many times as long as the original are not judged
 BISECTIONS = 7
-REPEATABLE = 0.005  # least repeatability that is claimed, as a share
+REPEATABLE = 0.005  # the repeatability that is stated is never below this share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """A file that was tried: its time as a share of the original's, its loss on the data that chooses, and its size."""
+    """A file that was tried: its time as a share of the original's, its loss on the data for choosing, and its size."""
 
     recipe: str
     uniform: bool
     ratio: float | None = None  # None if it was not timed
     loss: float | None = None
-    upper: float | None = None  # the bound that must keep the limit
+    upper: float | None = None  # upper bound of the loss, which must meet the limit
     size_bytes: int | None = None
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class QuantisedFile(Result):
-    """The fastest file within a loss, or none; times are CPU time with one thread, else wall time."""
+    """The fastest file within the loss limit, if any. Times are CPU time for one thread, and wall time for more."""
 
     source: str
-    file: str | None  # None if nothing beats the original
+    file: str | None  # None if no file beats the original
     formats: str
     limit: float
-    unit: str  # what a loss is
-    loss: float | None  # on data that chose nothing
-    upper: float | None  # of the data that chose
-    ratio: float  # measured time, as a share of the original's, the median of rounds
+    unit: str  # what losses are measured in
+    loss: float | None  # on data that was used for no choice
+    upper: float | None  # upper bound on the data that was used for choosing
+    ratio: float  # measured time as a share of the original's, the median over rounds
     ratio_low: float
     ratio_high: float
-    repeatability: float  # largest deviation from 1 of the original timed against itself, in as many rounds
+    repeatability: float  # largest deviation from 1 when the original is timed against itself, in as many rounds
     original_s: float
     original_bytes: int
     size_bytes: int
-    choosing: int  # samples that chose
-    scored: int  # samples that did not
+    choosing: int  # number of samples used for choosing
+    scored: int  # number of samples used only for the final score
     rounds: int
     threads: int
     tried: tuple[Tried, ...]
@@ -106,7 +107,7 @@ class QuantisedFile(Result):
         limit = f"{units.show(self.limit, 'share')} {self.unit}"
         if self.file is None:
             repeatable = units.show(self.repeatability, "share")
-            return f"no form of {self.source} within {limit} beats the original (repeatability {repeatable})"
+            return f"no quantised {self.source} within {limit} is faster than the original (repeatability {repeatable})"
         return f"{self.file}: {self.ratio:.3f} of the original's time, loss {self.loss:.4f} (limit {limit})"
 
     def rows(self) -> list[Mapping[str, object]]:
@@ -130,14 +131,14 @@ def quantize(
     resume: bool = False,
     on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> QuantisedFile:
-    """See :func:`chipwise.quantize`. Half of the samples choose, the other half only score the result."""
+    """Implements :func:`chipwise.quantize` for ONNX files; half of the samples are for the final score."""
     for module in ("onnx", "onnxruntime", "scipy"):
         require(module)
     limit = parse_loss(loss)
     with on_disk(model, inputs=inputs, data=data, shapes=shapes, values=values) as model_file:
         source, file = model_file.path, model_file.data
         if file is None:
-            raise SpecError("give a .npz file, a folder of them, or arrays by the names of inputs", field="data")
+            raise SpecError("missing; give a .npz file, a folder of .npz files, or arrays by input name", field="data")
         target = Path(out if out is not None else f"{source.stem}.quantised.onnx")
         check_output(target, source=source)
         check_threads(threads)
@@ -172,7 +173,7 @@ def quantize(
 
 
 def hash_of(samples: Samples) -> str:
-    """SHA-256 of data, hex."""
+    """SHA-256 of the samples, in hexadecimal."""
     found = hashlib.sha256()
     for arrays in (*samples.feeds, samples.extra):
         for name, array in arrays.items():
@@ -182,13 +183,13 @@ def hash_of(samples: Samples) -> str:
 
 
 def parse_loss(loss: str | float) -> float:
-    """The largest loss as a share, from a text such as ``<= 1 %``.
+    """Parses the largest loss from a text such as ``<= 1 %``; returns it as a share.
 
     >>> parse_loss("<= 1 %")
     0.01
 
     Raises:
-        SpecError: It is no share of at least 0.
+        SpecError: The text is not a share of at least 0.
     """
     found = units.parse_field(
         re.sub(r"^\s*(<=|<|≤)\s*", "", loss) if isinstance(loss, str) else loss, "share", "--loss"
@@ -199,7 +200,7 @@ def parse_loss(loss: str | float) -> float:
 
 
 class _Run:
-    """The steps of one run. Every answer that takes time is kept by the bench."""
+    """Runs the steps of one run; the :class:`Bench` stores all results that take time."""
 
     def __init__(
         self,
@@ -219,7 +220,7 @@ class _Run:
         self._formats: dict[str, Formats] = {}
 
     def choose(self) -> list[Formats]:
-        """Formats within the limit, fastest first."""
+        """Runs steps 1 to 5; returns the formats of the best files within the limit, fastest first."""
         recipes = uniform(self.products)
         for i, (name, formats) in enumerate(recipes.items()):
             self._progress("uniform recipes", i, len(recipes))
@@ -230,7 +231,7 @@ class _Run:
         return [self._smaller(key) for key in self._within()[:FINALISTS]]
 
     def _smaller(self, key: str) -> Formats:
-        """A file's formats with tables of rows in 8 bits, if that keeps the limit. It saves bytes, but no time."""
+        """A file's formats, with tables of rows in 8 bits if that meets the limit: this saves bytes, but no time."""
         formats, before = self._formats[key], self.tried[key].ratio or 1.0
         tables = {item.node: TABLE_FORMAT for item in self.products if item.operator == TABLE}
         if not tables or OTHERS in formats:
@@ -239,7 +240,7 @@ class _Run:
         return {**formats, **tables} if self._keeps(found) and (found.ratio or 1.0) <= before + NEARLY else formats
 
     def _within(self) -> list[str]:
-        """Keys of tried files that keep the limit and are faster, fastest first."""
+        """Keys of tried files that meet the limit and are faster than the original, fastest first."""
         kept = {key: each for key, each in self.tried.items() if self._keeps(each) and each.ratio and each.ratio < 1}
         return sorted(kept, key=lambda key: kept[key].ratio or 1.0)
 
@@ -247,7 +248,7 @@ class _Run:
         return item.upper is not None and item.upper <= self._limit
 
     def _try(self, formats: Formats, *, name: str | None = None) -> Tried:
-        """Makes, judges and times a file; timed in alternation with the original."""
+        """Writes and scores a file, and times it in alternation with the original."""
         key = digest(dict(formats))
         if key in self.tried:
             return self.tried[key]
@@ -262,7 +263,7 @@ class _Run:
         return self.tried[key]
 
     def _made(self, formats: Formats) -> dict[str, float | None]:
-        """Time, size and, unless it is much slower, loss of a file."""
+        """Time, size and loss of a file; without the loss if the file is slower than the original."""
         file = self._bench.file(formats)
         ratio = self._bench.timed(self._source, file, self._choosing[:TIMED], TRY_S)["ratio"]
         found: dict[str, float | None] = {"ratio": ratio, "size_bytes": Path(file).stat().st_size}
@@ -272,18 +273,24 @@ class _Run:
         return found | {"loss": _finite(loss.value), "upper": _finite(loss.upper)}
 
     def _sensed(self, formats: Formats) -> dict[str, float | None]:
-        """What a file adds to the loss of each output, on a part of the data."""
+        """A file's loss for each output, in the form that is nearly additive over operators.
+
+        It is computed on the first ``SENSED`` of the samples that are used for choosing formats.
+        """
         file = self._bench.file(formats)
         found = self._judge.additive(self._bench.outputs(file, self._choosing[:SENSED]))
         return {name: _finite(x) for name, x in found.items()}
 
     def _timed_at_end(self, formats: Formats | None) -> Mapping[str, float]:
-        """Times of a file, or of the original itself, in alternation with the original, for longer."""
+        """Times a file (None: the original) in alternation with the original, longer than when formats are chosen."""
         file = self._source if formats is None else self._bench.file(formats)
         return self._bench.timed(self._source, file, self._choosing[:TIMED], FINAL_S)
 
     def _sensitivities(self, recipes: Mapping[str, Formats]) -> dict[str, list[Candidate]]:
-        """For each product the formats that pay for its kind, with the losses of that product alone in that format."""
+        """For each product, the formats that save time for its kind of product, with their losses.
+
+        The loss of a format is measured with only this product in the format.
+        """
         saving = self._paying(recipes)
         seconds = self._bench.once("shares", partial(self._bench.shares, self._choosing[0]))
         of_kind: dict[str, float] = {}
@@ -304,14 +311,14 @@ class _Run:
         return found
 
     def _paying(self, recipes: Mapping[str, Formats]) -> dict[tuple[str, str], float]:
-        """Shares of the original's time that a format saves on all products of a kind, where it saves any.
+        """Maps a kind of product and a format that saves time to the share of the original's time that is saved.
 
-        Formats that are slower and lose more than another one are left out; of those that differ only in ranges or
-        scales and are nearly as fast, the one with the least loss is taken.
+        A format is left out if another one is at least as fast and loses at most as much. Among formats that differ
+        only in ranges or scales and are nearly equally fast, only the one with the least loss stays.
         """
         found: dict[tuple[str, str], float] = {}
         for kind in sorted({item.operator for item in self.products}):
-            named = {name: recipes.get(f"{name}, {kind}") for name in _formats_of(kind)}
+            named = {name: recipes.get(f"{name}, {kind}") for name, able in OPERATORS.items() if kind in able}
             tried = {name: self.tried[digest(dict(each))] for name, each in named.items() if each is not None}
             paying = {
                 name: (item.ratio, item.loss)
@@ -326,12 +333,15 @@ class _Run:
                 if any(better < loss and faster <= ratio + NEARLY for faster, better in nearly):
                     continue
                 found[kind, name] = 1 - ratio
-        # one member of the static family for the whole file: that which saves the most
+        # a file can hold only one format of the static family: take the one that saves the most
         statics = sorted((pair for pair in found if pair[1] in STATIC), key=lambda pair: -found[pair])
         return {pair: gain for pair, gain in found.items() if pair[1] not in STATIC or pair[1] == statics[0][1]}
 
     def _bisect(self, candidates: Mapping[str, Sequence[Candidate]]) -> None:
-        """Tries exact choices for budgets of summed losses between the least single loss and all of them."""
+        """Searches by bisection for the largest loss budget whose optimal choice of formats meets the limit.
+
+        Budgets range from about the smallest loss of a single product to the sum of the products' largest losses.
+        """
         losses = [item.loss for options in candidates.values() for item in options]
         if not losses:
             return
@@ -359,7 +369,7 @@ class _Run:
                 high = middle
 
     def _change_single(self, candidates: Mapping[str, Sequence[Candidate]]) -> None:
-        """Changes one product of the fastest file at a time, and keeps what makes it faster within the limit."""
+        """Changes the format of one product of the fastest file at a time; keeps faster files within the limit."""
         nodes = sorted(candidates, key=lambda node: -max((item.saved for item in candidates[node]), default=0.0))
         moves = [(node, name) for node in nodes for name in (None, *(item.format for item in candidates[node]))]
         spent_s = 0.0
@@ -384,14 +394,14 @@ class _Run:
                 self._try(changed)
 
     def _compare(self, best: Formats, changed: Formats) -> dict[str, float]:
-        """Times of a changed file in alternation with the best one, and the seconds that this took."""
+        """Times a changed file in alternation with the best file; also returns the seconds that this took."""
         began = time.monotonic()
         files = self._bench.file(best), self._bench.file(changed)
         timed = self._bench.timed(*files, self._choosing[:TIMED], TRY_S)
         return {**timed, "seconds": time.monotonic() - began}
 
     def final(self, chosen: Sequence[Formats], scoring: Sequence[int], target: Path, *, threads: int) -> QuantisedFile:
-        """Times the fastest files in fresh rounds, judges the best on ``scoring``, and writes it if it is faster."""
+        """Times the chosen files again, scores them on ``scoring``, and writes the fastest one that meets the limit."""
         bench = self._bench
         rounds: dict[str, list[float]] = {"original": []}
         original_s = []
@@ -416,7 +426,7 @@ class _Run:
                 publish(Path(file), target)
                 break
             notes.append(
-                f"{told(formats, self.products)}: lost {scored.value:.4f} on the data that chose nothing; discarded"
+                f"{told(formats, self.products)}: discarded; it loses {scored.value:.4f} on data not used for choices"
             )
         key = "original" if best is None else digest(dict(best))
         tried = None if best is None else self.tried[key]
@@ -444,10 +454,6 @@ class _Run:
             tried=tuple(sorted(self.tried.values(), key=lambda each: (not each.uniform, each.ratio or math.inf))),
             notes=tuple(notes),
         )
-
-
-def _formats_of(kind: str) -> list[str]:
-    return [name for name, operators in OPERATORS.items() if kind in operators]
 
 
 def _finite(x: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Windows of calibration and held-out text for a GGUF file, from text files; each file is a domain."""
+"""Cuts text files into windows of calibration and held-out text for a GGUF file; each text file is a domain."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from chipwise.errors import DataError, Unsupported, counted
 from chipwise.training.data.text import load_corpus
 from chipwise.training.loop.origin import data_spec
 
-WINDOW = 256  # tokens
-CALIBRATION, HELD_OUT = 8, 16  # windows in all, where the text is long enough
-LEAST = 2  # windows of each kind
-OTHER, OTHER_WINDOWS = "Python's manual in English", 4  # held out beside a single text, which it does not calibrate
-OPENING, _MOST_OPENINGS = 24, 3  # tokens whose continuation is shown, and files that one is taken of
-_HELD = 3  # the last third of each file is held out
+WINDOW = 256  # tokens per window
+CALIBRATION, HELD_OUT = 8, 16  # windows of all files together, if the text is long enough
+LEAST = 2  # fewest windows of each of the two kinds
+OTHER, OTHER_WINDOWS = "Python's manual in English", 4  # second held-out text if there is one text; calibrates nothing
+OPENING, _MOST_OPENINGS = 24, 3  # tokens of an opening, whose continuation is shown; most files with an opening
+_HELD = 3  # the last of this many parts of each file is held out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Text in tokens (windows, T)."""
+    """Windows of calibration and held-out text as tokens, (windows, T)."""
 
     calibration: npt.NDArray[np.int64]
     held: npt.NDArray[np.int64]
-    domains: tuple[str, ...]  # of each held-out window, the file's name
-    openings: tuple[str, ...]  # the first words of held-out windows, one of each file
+    domains: tuple[str, ...]  # name of the file that each held-out window is from
+    openings: tuple[str, ...]  # first words of held-out windows, one for each of a few files
 
 
 def text_files(data: Sequence[str | Path]) -> list[Path]:
-    """The files of ``data``: files as given, and the ``.txt`` files of folders.
+    """The text files that ``data`` names: single files, and all ``.txt`` files of folders.
 
     Raises:
         DataError: A path does not exist, or a folder has no ``.txt`` file.
@@ -58,7 +58,7 @@ def text_files(data: Sequence[str | Path]) -> list[Path]:
 
 @contextmanager
 def texts_of(data: Sequence[str | Path] | Mapping[str, object]) -> Iterator[list[Path]]:
-    """Text files for :func:`windows_of`: those of ``data``, or one with the entries of the source that it names.
+    """Lists the text files for :func:`windows_of`; if ``data`` names a text source, writes its entries to a file first.
 
     Raises:
         InputError: The data cannot be read.
@@ -76,15 +76,15 @@ def texts_of(data: Sequence[str | Path] | Mapping[str, object]) -> Iterator[list
 
 
 def windows_of(file: GgufFile, texts: Sequence[Path], *, max_tokens: int) -> Windows:
-    """Windows that are spread evenly over the texts: two thirds of each calibrate, the last third is held out.
+    """Takes windows spread evenly over each text: the first two thirds for calibration, the last third held out.
 
     Raises:
         DataError: A text is too short.
-        Unsupported: The file has no tokenizer, or one that is not computed here.
+        Unsupported: The file has no tokenizer, or one that chipwise cannot run.
     """
     tokenizer = GgufTokenizer.of_fields(file.fields, file=str(file.path))
     if tokenizer is None:
-        raise Unsupported(f"{file.path}: the file has no tokenizer, so no text can be read with it")
+        raise Unsupported(f"{file.path}: the file has no tokenizer, so text cannot be converted to tokens")
     files = hugging_face_files(tokenizer, max_tokens=max_tokens)
     reader = Tokenizer.from_str(json.dumps(files["tokenizer.json"]))
     begin = [tokenizer.roles["bos"]] if tokenizer.adds_bos and "bos" in tokenizer.roles else []
@@ -103,7 +103,7 @@ def windows_of(file: GgufFile, texts: Sequence[Path], *, max_tokens: int) -> Win
         cut = windows(ids)
         if len(cut) < 2 * LEAST + 1:
             raise DataError(
-                f"has {counted(len(ids), 'token')}; at least {(2 * LEAST + 1) * step:,} are needed, {size} to a window",
+                f"has {counted(len(ids), 'token')}; at least {(2 * LEAST + 1) * step:,} are needed ({size} per window)",
                 file=str(text),
                 field="data",
             )
@@ -125,7 +125,7 @@ def windows_of(file: GgufFile, texts: Sequence[Path], *, max_tokens: int) -> Win
 
 
 def _manual() -> str:
-    """English text that is always here; empty where Python comes without it."""
+    """English text that is installed with Python; empty if this installation has none."""
     try:
         topics = import_module("pydoc_data.topics").topics
     except ImportError:

@@ -1,7 +1,7 @@
-"""The process that makes, runs and times files of :mod:`chipwise.design.quantize`, one job after the other.
+"""Child process that writes, runs and times ONNX files for :mod:`chipwise.design.quantize`, one job at a time.
 
-``python -m chipwise.design.quantize.worker`` is started by ``bench.py``. If a graph crashes the runtime, only
-its job is lost.
+``bench.py`` starts it with ``python -m chipwise.design.quantize.worker``. If a graph crashes the runtime, only the
+current job is lost.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from chipwise.design.quantize.node_formats import Maker, prepare
 
 
 class Worker:
-    """Answers jobs; see the methods, which have the jobs' names."""
+    """Does the jobs of the child process; a job's name is the name of the method that does it."""
 
     def start(self, setup: Message) -> None:
-        """Keeps what all jobs share; nothing is loaded yet."""
+        """Stores the settings for all jobs, without loading a file."""
         self._setup = setup
         self._maker: Maker | None = None
         self._feeds: list[Feed] = []
 
     def run(self, job: Message, report: Report) -> object:
-        """Answers one job."""
+        """Does one job, and returns its result."""
         jobs: dict[str, Callable[..., object]] = {
             "prepare": self.prepare,
             "make": self.make,
@@ -40,15 +40,15 @@ class Worker:
         return jobs[job.pop("do")](**job)
 
     def prepare(self, optimise: bool, fix: bool) -> object:
-        """Writes the prepared graph, with fixed axes if ``fix``; returns its products."""
+        """Writes the prepared graph; returns its operators with weights. With ``fix``, open axes get fixed sizes."""
         setup = self._setup
         shapes = setup["shapes"] if fix else {}
         found = prepare(setup["source"], setup["prepared"], values=setup["values"], shapes=shapes, optimise=optimise)
-        self._opened(setup["prepared"])  # fails if the runtime cannot load it
+        self._opened(setup["prepared"])  # raises an error if the runtime cannot load the graph
         return plain(found)
 
     def make(self, formats: Mapping[str, str], out: str) -> int:
-        """Writes a file with these formats; returns its bytes."""
+        """Writes the file with these formats; returns its size in bytes."""
         if self._maker is None:
             feeds = self._samples()
             calibrated = [feeds[i] for i in self._setup["calibrated"]]
@@ -62,7 +62,12 @@ class Worker:
         write_arrays(out, {f"{i}/{name}": array for i, each in found.items() for name, array in each.items()})
 
     def time(self, first: str, second: str, samples: list[int], seconds: float) -> dict[str, float]:
-        """Median seconds of the first file, and the median ratio of the second one's, of passes in alternation."""
+        """Times two files in alternating passes.
+
+        Returns:
+            ``first_s``: the first file's median seconds. ``ratio``: the median of the second file's time divided by the
+            first file's. ``wins``: the share of passes in which the second file is faster.
+        """
         feeds = self._samples()
         a, b = sessions.paired_s(
             self._opened(first),
@@ -74,7 +79,7 @@ class Worker:
         return {"first_s": float(np.median(a)), "ratio": float(np.median(b / a)), "wins": float(np.mean(b < a))}
 
     def shares(self, model: str, sample: int) -> dict[str, float]:
-        """Seconds of each node of ``model``, without fusions."""
+        """Seconds of each node of ``model``, measured without the runtime's fusions."""
         folder = Path(self._setup["folder"])
         feed = self._samples()[sample]
         rows = profile(model, feed, threads=self._setup["threads"], folder=folder, fused=False)

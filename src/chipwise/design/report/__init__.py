@@ -1,1 +1,1 @@
-"""Reports of runs: one HTML file, a model card and a CSV file."""
+"""Writes reports of runs: one HTML file, a model card and a CSV file."""

@@ -1,4 +1,4 @@
-"""The winner's model card in Markdown; it claims nothing that is not in the record."""
+"""Writes the winner's model card in Markdown; every statement in it comes from the record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ llama-cli -m winner/model.gguf -p "The beginning of a text"
 
 
 def card(record: RunRecord) -> str:
-    """The card as Markdown; without a winner, the reason why there is none."""
+    """The card as Markdown; without a winner, it says why there is none."""
     winner = record.trial(record.winner)
     parts = [f"# {line_of(record.name)}: " + ("the winner" if winner else "no winner yet"), _opening(record, winner)]
     if record.status == "partial":
@@ -66,7 +66,7 @@ def card(record: RunRecord) -> str:
 
 
 def line_of(text: object) -> str:
-    """Text from a file as one line of Markdown, with markup escaped."""
+    """Text from a file as one line of Markdown, with its markup escaped."""
     line = " ".join(str(text).split())
     return re.sub(r"([\\`*_\[\]<>|#~$])", r"\\\1", line)
 
@@ -87,7 +87,7 @@ def _opening(record: RunRecord, winner: Trial | None) -> str:
 
 
 def _interval(record: RunRecord, loss: float) -> str:
-    """The 95 % interval of the winner's test result over entries, if it is a share."""
+    """Text of the 95 % interval of the winner's test result, if the result is a share such as accuracy; else empty."""
     error = record.test.std_errors[0] if record.test is not None and record.test.std_errors else None
     if error is None or record.words.metric.unit != "share":
         return ""
@@ -96,7 +96,7 @@ def _interval(record: RunRecord, loss: float) -> str:
 
 
 def _load(record: RunRecord) -> str:
-    """Instructions to load the winner's files, with transformers and with the runtime that serves them."""
+    """Explains how to load the winner's files with Python libraries and with the runtime that serves them."""
     runtime, winner = record.target.runtime, record.trial(record.winner)
     with_library = f"```python\n{record.words.labels.load}\n```"
     file, how = ("model.gguf", _GGUF) if runtime.startswith(("llama.cpp", "wllama")) else ("model.onnx", _ONNX)
@@ -114,8 +114,8 @@ def _chip(record: RunRecord) -> str:
     cores = f" The machine has {words.times(target.cores, 'core')}." if target.cores else ""
     how = "measured" if target.measures else "predicted"
     return (
-        f"{line_of(facts.where(record))}.{cores} The request it was {how} with has {facts.workload(record)}. "
-        f"Numbers hold for this device, runtime and request; others were not {how}."
+        f"{line_of(facts.where(record))}.{cores} All values were {how} for a request with "
+        f"{facts.workload(record)}. They hold for this device, runtime and request; no other combination was {how}."
     )
 
 
@@ -140,13 +140,13 @@ def _speed(record: RunRecord, winner: Trial | None) -> str:
     if winner.measured is not None:
         known = record.target.instructions
         sentences.append(
-            f"Measured on a processor with {line_of(known)}; others take other times and give the same answers, but "
-            "for the order of sums."
+            f"Measured on a processor with {line_of(known)}; other processors take different times; their "
+            "outputs differ only by rounding, because they add numbers in a different order."
             if known
-            else "The instruction set of the processor that measured is unknown."
+            else "The instruction set of the processor used for measuring is unknown."
         )
     if winner.clean is False:
-        sentences.append("The machine was busy while measuring, so these numbers are not clean.")
+        sentences.append("The machine was busy while measuring, so these numbers are not reliable.")
     return " ".join(sentences)
 
 
@@ -161,16 +161,17 @@ def _designed(record: RunRecord, winner: Trial | None) -> str:
     measured = sum(trial.measured is not None for trial in record.trials)
     answer = "Not yet." if winner is None else "Yes."
     if winner is not None and winner.number == record.baseline:
-        answer = "Its size was: the reference design, sized by the constraints and its training, beat the candidates."
+        answer = "Only its size: the winner is the reference design, which beat all candidates."
     if not record.target.measures:
         return (
-            f"{answer} Of {words.count(space.size)} designs, {words.count(space.priced)} were priced for "
-            f"{record.target.title or record.target.device} in {record.target.runtime} and {trained} were trained. "
-            f"{words.times(measured, 'design') if measured else 'Nothing'} was measured there: the other figures are "
-            "expected, with the chances that are given."
+            f"{answer} Of {words.count(space.size)} designs, {words.count(space.priced)} had their costs predicted for "
+            f"{record.target.title or record.target.device} in {record.target.runtime}, and {trained} were trained. "
+            f"{words.times(measured, 'design') if measured else 'Nothing'} was measured there; the other figures are "
+            "expected values, and limits on them have the stated chances of being met."
         )
     return (
-        f"{answer} Of {words.count(space.size)} designs, {words.count(space.priced)} were priced with a cost model of "
+        f"{answer} Of {words.count(space.size)} designs, {words.count(space.priced)} had their costs predicted by "
+        "a model of "
         f"this machine in this runtime, {trained} were trained and {measured} were exported and measured on it. "
         f"Only a measured candidate can win. {facts.bought(record)} {facts.foreseen(record)}".rstrip()
     )
@@ -199,7 +200,7 @@ def _promises(record: RunRecord, winner: Trial | None) -> str:
             )
         )
     if not rows:
-        return "No prediction and no measurement of the winner was recorded."
+        return "No prediction and no measurement of the winner are recorded."
     head = ("metric", "promised (predicted)", "measured", "difference", "limit", "status")
     paid = facts.paid(record, winner)
     return _table(head, rows) + (f"\n\n{line_of(paid)}" if paid else "")
@@ -211,7 +212,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells from files, whose markup is escaped."""
+    """A Markdown table of cells whose text comes from files and is escaped."""
     return _table(head, [[line_of(cell) for cell in row] for row in rows])
 
 
@@ -278,7 +279,7 @@ def _limits(record: RunRecord, winner: Trial | None) -> str:
     other = "the tasks above were evaluated too" if record.tasks else "nothing else was evaluated"
     data = record.words.labels.data
     text = (
-        f"test {data}, which selected nothing" if record.test else f"validation {data}, which also selected the winner"
+        f"test {data}, not used for selection" if record.test else f"validation {data}, which also selected the winner"
     )
     lines.append(f"Quality is {record.words.metric.title} of the {text}; {other}.")
     return "\n".join(f"- {line_of(line)}" for line in lines)

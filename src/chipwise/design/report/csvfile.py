@@ -1,4 +1,4 @@
-"""trials.csv: one row per trial, flat columns named with SI units; an empty cell is an unknown number."""
+"""Writes trials.csv: one row per trial, one column per value, with SI units in the names; unknown values are empty."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LAST = ("clean", "feasible", "on_front", "reason", "started", "ended", "choices
 
 
 def columns(record: RunRecord) -> list[str]:
-    """Columns of the file: fixed ones, and one for every metric of any trial."""
+    """The file's columns: fixed ones, and one for every metric that at least one trial has."""
     metrics = _metrics(record)
     served = [
         name
@@ -37,7 +37,7 @@ def _metrics(record: RunRecord) -> list[str]:
 
 
 def trials_csv(record: RunRecord) -> str:
-    """The file's text. Numbers are written in full precision."""
+    """The text of trials.csv, with numbers in full precision."""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, columns(record), lineterminator="\n")
     writer.writeheader()

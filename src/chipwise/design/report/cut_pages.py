@@ -1,4 +1,7 @@
-"""Report and card of a run that started from a pretrained model: original, cut, and plain truncation."""
+"""Report and card of a run that pruned a pretrained model.
+
+They compare the original, the pruned model, and a model that keeps only the first layers (truncation).
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,15 @@ from chipwise.design.report.record import RunRecord, Start, Trial
 
 _HOW = {
     "exact": "Every block was evaluated alone at each of its smaller sizes on held-out text; an integer "
-    "programme chose the sizes with the least sum of losses within the limits, and proved it.",
-    "shared": "The original's weights were trained as a supernet of the cuts near the limits; a search used it.",
+    "programme chose the sizes within the limits that have the least sum of losses, and proved them optimal.",
+    "shared": "The original's weights were trained as a supernet of the cuts near the limits; a search chose the "
+    "cut by the supernet's scores.",
 }
 _LINKS = (("constraints", "Constraints"), ("contenders", "Contenders"), ("how", "Choice"), ("about", "Run"))
 _CAPTION = (
-    "The first layers alone are plain truncation: as many as fit the same limits, healed by distillation from the "
-    "original for as many steps. Times are measured in turns. The distance is that of the original's outputs on "
-    "held-out text; 0 is the same model."
+    "“First layers alone” is plain truncation: it keeps as many layers as the same limits allow, and is healed by "
+    "distillation from the original for as many steps as the cut. Times are measured alternately. Distances "
+    "are from the original's outputs on held-out text; 0 means the same model."
 )
 
 
@@ -62,17 +66,17 @@ def card(record: RunRecord) -> str:
 
 
 def contenders(record: RunRecord) -> list[Trial]:
-    """Original, cut and truncation, where they exist."""
+    """The trials of the original, the pruned model and the truncated model, as far as they exist."""
     return sorted(record.trials, key=lambda trial: trial.number)
 
 
 def title(record: RunRecord) -> str:
-    """The result in a few words."""
-    return "The cut keeps its limits" if record.winner is not None else "No cut was measured within the limits yet"
+    """A title that says whether a pruned model within the limits was found."""
+    return "The cut meets its limits" if record.winner is not None else "No cut was measured within the limits yet"
 
 
 def said(record: RunRecord) -> str:
-    """Cut and truncation compared with the original, in one sentence."""
+    """One sentence that compares the pruned and the truncated model with the original."""
     start, trials = _start(record), contenders(record)
     original, rest = trials[0], trials[1:]
     sentences = []
@@ -91,7 +95,7 @@ def said(record: RunRecord) -> str:
 
 
 def rows(record: RunRecord) -> Iterator[list[str]]:
-    """One row per fact: its name, then each contender's value."""
+    """One row per fact: the name of the fact, then its value for each contender."""
     start, trials = _start(record), contenders(record)
     original = trials[0]
     yield ["design", *[trial.summary for trial in trials]]
@@ -104,7 +108,7 @@ def rows(record: RunRecord) -> Iterator[list[str]]:
             yield [record.words.label(metric), *[_cell(record, trial, original, metric) for trial in trials]]
     distances = [start.distances.get(str(trial.number)) for trial in trials]
     yield [
-        "distance as cut, healed",
+        "distance before → after healing",
         *["0" if d is None else _healed(*d) for d in distances],
     ]
     healed = [words.quantity(trial.train_cpu_s, "time", missing="not healed") for trial in trials]
@@ -141,8 +145,8 @@ def _origin(record: RunRecord) -> str:
 def _how(record: RunRecord) -> str:
     size = words.count(record.space.size)
     return (
-        f"{_HOW[_start(record).method]} There are {size} cuts. The matrices behind what was cut were replaced by those "
-        "of least squared error, then the cut was trained towards the original's outputs."
+        f"{_HOW[_start(record).method]} {size} different cuts are possible. The matrices that follow cut parts "
+        "were refitted by least squares; then the cut was trained to reproduce the original's outputs."
     )
 
 

@@ -1,7 +1,7 @@
-"""Facts derived from a record for the page, the card and the terminal, without markup or colours.
+"""Derives facts from a record for the page, the card and the terminal, without markup or colours.
 
-"Better" is claimed only if a difference exceeds the noise: the scatter between training seeds, and that over the test
-entries on which both designs were scored.
+"Better" is claimed only if a difference exceeds the noise: the scatter between training seeds, and the scatter over the
+test entries on which both designs were scored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chipwise.design.report.record import Elsewhere, RunRecord, Trial
 from chipwise.predict.cost.request import price_shares, request_total, throughput
 
 Source = Literal["measured", "expected", "predicted", "trained", "counted", "unknown"]
-"""``predicted`` is a prediction from before anything was measured; ``expected`` replaces a missing measurement."""
+"""``predicted`` values were stored before any measurement; ``expected`` values replace missing measurements."""
 Status = Literal["met", "probably met", "broken", "paid", "expected", "at risk", "unknown"]
 STATUS: dict[Status, str] = {
     "met": "met",
@@ -29,6 +29,8 @@ STATUS: dict[Status, str] = {
     "at risk": "at risk, not measured",
     "unknown": "unknown",
 }
+LEAST_CERTAIN_FIRST: tuple[Status, ...] = ("broken", "unknown", "at risk", "paid", "expected", "probably met")
+"""Which status is shown for several limits together: the first one that any of them has; without any, all are met."""
 LOSS = "expected_loss"  # nats per token of the law's text
 _Z95 = 1.96
 DEFAULT_CONFIDENCE = 0.9
@@ -42,7 +44,7 @@ _OF_START = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """A number of a trial and its origin; with bounds if it is predicted, or measured on a sample of items."""
+    """A value of a trial and its source; values that are predicted, or measured on a sample of items, have bounds."""
 
     value: float | None
     source: Source
@@ -52,23 +54,23 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A constraint and whether one trial keeps it."""
+    """A constraint and whether one trial meets it."""
 
     constraint: Constraint
     promised: Value
     measured: float | None
     status: Status
     shown: tuple[str, str]  # predicted and measured values, with intervals
-    chance: float | None = None  # probability that an unmeasured limit holds; None if unknown
+    chance: float | None = None  # probability that a limit that was not measured is met; None if unknown
 
 
 def by_law(record: RunRecord) -> bool:
-    """Whether nothing was trained, so that a scaling law gives the expected loss."""
+    """Whether the run ranked designs by a scaling law and trained nothing."""
     return any(goal.metric == LOSS for goal in record.objectives)
 
 
 def status_text(check: Check) -> str:
-    """The status, with the probability that an unmeasured limit holds."""
+    """The status as text; for a limit on an unmeasured value, with the probability that it is met."""
     if check.chance is None or check.status not in ("expected", "at risk"):
         return STATUS[check.status]
     likely = "over 99 %" if check.chance > 0.99 else f"{100 * check.chance:.0f} %"
@@ -90,7 +92,7 @@ def where(record: RunRecord) -> str:
 
 
 def workload(record: RunRecord) -> str:
-    """The request that was measured."""
+    """Text that describes the request that was measured or predicted."""
     request = record.workload
     if record.words.one_pass():
         return f"{record.words.entries(request.batch)} at once"
@@ -101,7 +103,7 @@ def workload(record: RunRecord) -> str:
 
 
 def name(record: RunRecord, trial: Trial) -> str:
-    """``winner (trial 7)``, ``trial 3``."""
+    """Name of a trial, such as ``winner (trial 7)`` or ``trial 3``."""
     role = record.role(trial)
     if record.start is not None:
         return _OF_START[role]
@@ -115,22 +117,22 @@ def contenders(record: RunRecord) -> list[Trial]:
 
 
 def quality(record: RunRecord, trial: Trial) -> Value:
-    """The metric that ranks candidates: their task's loss, or the loss expected by a law."""
+    """The value by which candidates are ranked: the task's loss, or the loss that a law expects."""
     return value(record, trial, LOSS if LOSS in trial.predicted else "loss")
 
 
 def _known(value: float | None, source: Source) -> Value:
-    """A value without an interval; its source is unknown where it is."""
+    """Makes a value without an interval; if it is None, its source is "unknown"."""
     return Value(value=value, source="unknown" if value is None else source)
 
 
 def _loss(trial: Trial) -> float | None:
-    """Loss on the validation text, of the exported artefact if known, else of the trained weights."""
+    """Validation loss of the exported artefact if known, else of the trained weights."""
     return trial.loss if trial.quantised_loss is None else trial.quantised_loss
 
 
 def quality_of(trial: Trial) -> str:
-    """Which weights the quality belongs to; ``expected`` if it comes from a law."""
+    """Where the trial's quality comes from: trained weights, an exported file, or (``expected``) a scaling law."""
     if LOSS in trial.predicted:
         return "expected"
     if trial.quantised_loss is None:
@@ -139,7 +141,7 @@ def quality_of(trial: Trial) -> str:
 
 
 def value(record: RunRecord, trial: Trial, metric: str) -> Value:
-    """The best known value of a metric: the measured one, else the predicted one."""
+    """The best known value of a metric: measured, counted, or computed after training; else the predicted value."""
     if metric == "loss":
         return _known(_loss(trial), "trained")
     if metric == record.words.metric.name:
@@ -164,7 +166,7 @@ def value(record: RunRecord, trial: Trial, metric: str) -> Value:
 
 
 def promised(record: RunRecord, trial: Trial, metric: str) -> Value:
-    """The prediction from before the trial was measured."""
+    """The prediction that was made before the trial was measured."""
     if metric in trial.predicted:
         guess = trial.predicted[metric]
         return Value(value=guess.value, low=guess.low, high=guess.high, source="predicted")
@@ -177,7 +179,7 @@ def promised(record: RunRecord, trial: Trial, metric: str) -> Value:
 
 
 def there(device: Elsewhere, trial: int | None, metric: str) -> Value | None:
-    """Predicted cost of a trial on another device; None if unknown."""
+    """Predicted cost of a trial on another device; None if it is unknown."""
     known = device.costs.get(str(trial), {})
     if metric not in known:
         return None
@@ -186,21 +188,22 @@ def there(device: Elsewhere, trial: int | None, metric: str) -> Value | None:
 
 
 def checks(record: RunRecord, trial: Trial | None) -> tuple[Check, ...]:
-    """Every constraint checked for the trial, if there is one. Only a measurement (or a count) can meet or break one.
+    """Checks every constraint for ``trial``, which may be None.
 
-    A limit on a percentile is met if the bound of its 95 % interval meets it. It is "probably met" if only the measured
-    value does, or if there are too few samples to bound a P99. An exceeded soft limit is penalised, according to the
-    measurement or, if there is none, the prediction.
+    A hard limit is met or broken only if its value was measured, counted or computed after training. A limit on a
+    percentile is met if the whole 95 % interval of the percentile is within the limit. It is "probably met" if only the
+    measured value is within it, or if there are too few samples to bound a P99. Exceeding a soft limit is penalised
+    according to the measurement or, if there is none, the prediction.
     """
     return tuple(_check(record, trial, item) for item in record.constraints)
 
 
 def paid(record: RunRecord, trial: Trial) -> str:
-    """A sentence on the trial's penalised loss if it exceeds soft limits; empty without soft limits."""
+    """Explains soft limits and gives the trial's penalised loss; empty without soft limits."""
     if all(item.hard for item in record.constraints):
         return ""
     loss = "the share of errors counts" if record.words.metric.more_is_better else f"{record.words.metric.title} count"
-    soft = f"Soft limits may be broken: for each 100 % past one, {loss} as more by its share."
+    soft = f"Soft limits may be exceeded: for each 100 % of excess, {loss} as more, by the share stated as penalty."
     values = {item.constraint.metric: _believed(item) for item in checks(record, trial)}
     share = total_penalty(record.constraints, {metric: known for metric, known in values.items() if known is not None})
     bits = quality(record, trial).value
@@ -208,7 +211,7 @@ def paid(record: RunRecord, trial: Trial) -> str:
         return soft
     whose = name(record, trial)
     more = units.show(share, "share")
-    return f"{soft} Those of the {whose} count as {more} more: {bits:.3f} as {bits * (1 + share):.3f}."
+    return f"{soft} The loss of the {whose} counts as {more} more: {bits * (1 + share):.3f} instead of {bits:.3f}."
 
 
 def _believed(check: Check) -> float | None:
@@ -242,28 +245,28 @@ def _measured_status(constraint: Constraint, *, metric: str, known: Value) -> St
         return "broken"
     worst = known.high if constraint.op == "<=" else known.low
     if known.source != "measured" or words.of_task(metric) is not None:
-        return "met"  # a floor on a task is checked by the value
+        return "met"  # a minimum score on a task is checked by its value alone
     if worst is None:
         return "probably met" if metric.endswith("_p99") else "met"
     return "met" if constraint.holds(worst) else "probably met"
 
 
 def promise_text(record: RunRecord, promise: Value, metric: str) -> str:
-    """A prediction with its interval; task results are never predicted."""
+    """A prediction as text, with its interval; ``not predicted`` for scores on tasks."""
     if promise.value is None and words.of_task(metric) is not None:
         return "not predicted"
     return record.words.span(promise.value, promise.low, promise.high, metric)
 
 
 def measured_text(record: RunRecord, known: Value, metric: str) -> str:
-    """The measured, trained or counted value, with its interval if there is one."""
+    """A value as text, with its interval if known; ``not measured`` if it is unknown or only predicted."""
     if known.value is None or known.source in ("expected", "predicted"):
         return words.NOT_MEASURED
     return record.words.span(known.value, known.low, known.high, metric)
 
 
 def latency_metric(record: RunRecord) -> str:
-    """The speed metric: the first objective that is not quality, else TPOT P50."""
+    """The metric of speed: the first objective that is not quality, else the task's latency metric."""
     return next(
         (item.metric for item in record.objectives if item.metric in record.words.served()),
         record.words.task.latency_metric,
@@ -271,7 +274,7 @@ def latency_metric(record: RunRecord) -> str:
 
 
 def comparison(record: RunRecord) -> str:
-    """Comparison of winner and reference design in words."""
+    """Compares winner and reference design in words."""
     winner, reference = record.trial(record.winner), record.trial(record.baseline)
     if reference is None:
         return without_search(record)
@@ -318,7 +321,7 @@ def comparison(record: RunRecord) -> str:
 
 
 def without_search(record: RunRecord) -> str:
-    """What the reference design would be expected to reach with the whole budget, where it was not trained."""
+    """Says which loss the best untrained reference design would be expected to reach with the whole budget."""
     winner, metric = record.trial(record.winner), record.words.metric
     if not record.answer.alternatives:
         return "There is no reference design to compare with."
@@ -335,7 +338,7 @@ def without_search(record: RunRecord) -> str:
 
 
 def foreseen(record: RunRecord) -> str:
-    """What the prior expected of the winner, and how right it was; empty if unknown."""
+    """The loss expected of the winner before any training, and the loss it reached; empty if unknown."""
     known, metric = record.answer.foreseen, record.words.metric
     if known is None:
         return ""
@@ -343,18 +346,19 @@ def foreseen(record: RunRecord) -> str:
     order = (
         ""
         if known.tau is None
-        else (f" It ordered the first trainings of {known.trainings} designs with a Kendall's tau of {known.tau:.2f}.")
+        else f" Kendall's tau between the prior's ranking of {known.trainings} designs and their ranking by first "
+        f"training runs was {known.tau:.2f}."
     )
     return (
-        f"Before the first training the prior expected {metric.title} of {metric.text(mean)} "
-        f"({metric.text(min(low, high))} to {metric.text(max(low, high))}) of the winner, which "
+        f"Before any training, the {metric.title} that the prior expected for the winner was {metric.text(mean)} "
+        f"({metric.text(min(low, high))} to {metric.text(max(low, high))}); the winner "
         f"reached {metric.text(known.loss)} on validation {record.words.labels.data}.{order}"
     )
 
 
 def bought(record: RunRecord) -> str:
-    """How many trainings the budget bought, and which differences between them are noise; empty without trainings."""
-    lengths = {(item.train_cpu_s, item.parameters) for item in record.trials}  # formats of one training count once
+    """Says how many training runs the budget paid for, and how much losses differ by noise alone; empty without any."""
+    lengths = {(item.train_cpu_s, item.parameters) for item in record.trials}  # formats share a training run
     seconds = sorted(length for length, _ in lengths if length)
     if not seconds:
         return ""
@@ -362,20 +366,20 @@ def bought(record: RunRecord) -> str:
     parts = [_trainings(each) for each in (short, seconds[len(short) :]) if each]
     noise = math.expm1(_Z95 * math.sqrt(2) * record.words.metric.seed_sd)
     return (
-        f"The budget bought {' and '.join(parts)}. The losses of two equal trainings differ by up to "
-        f"{units.show(noise, 'share', digits=2)} between seeds (19 times in 20); smaller differences between designs "
-        "could not be seen."
+        f"The budget paid for {' and '.join(parts)}. The losses of two equal training runs with different seeds "
+        f"differ by up to {units.show(noise, 'share', digits=2)} (19 times in 20); smaller differences between designs "
+        "could not be detected."
     )
 
 
 def _trainings(seconds: Sequence[float]) -> str:
     low, high = (units.show(each, "time") for each in (seconds[0], seconds[-1]))
     span = low if low == high else f"{low} to {high}"
-    return f"{words.times(len(seconds), 'training')} of {span}"
+    return f"{words.times(len(seconds), 'training run')} of {span}"
 
 
 def as_good(record: RunRecord) -> str:
-    """A sentence on a slower design with lower loss that the winner equals within noise; empty without one."""
+    """Names a slower design whose loss is lower than the winner's, but only by noise; empty if there is none."""
     winner, latency, metric = record.trial(record.winner), record.words.task.latency_metric, record.words.metric
     if winner is None:
         return ""
@@ -397,7 +401,7 @@ def as_good(record: RunRecord) -> str:
 
 
 def caveats(record: RunRecord) -> str:
-    """Caveats of a comparison of winner and reference design, in sentences; empty if there are none."""
+    """Reservations about the comparison of winner and reference design; empty if there are none."""
     found = []
     contenders = [trial for number in (record.winner, record.baseline) if (trial := record.trial(number))]
     unclean = [name(record, trial) for trial in contenders if trial.clean is False]
@@ -408,18 +412,20 @@ def caveats(record: RunRecord) -> str:
         )
     reference = record.trial(record.baseline)
     if reference is not None and (broken := broken_limits(record, reference)):
-        found.append(f"The reference design was measured outside {broken}, so the two do not keep the same limits. ")
+        found.append(
+            f"The reference design was measured outside its limit on {broken}, so the two do not meet the same limits. "
+        )
     return "".join(found)
 
 
 def broken_limits(record: RunRecord, trial: Trial) -> str:
-    """Short names of the constraints that a trial breaks; empty if it breaks none."""
+    """Short names of the metrics whose limits a trial breaks, joined by commas; empty if it breaks none."""
     broken = (item.constraint.metric for item in checks(record, trial) if item.status == "broken")
     return ", ".join(map(record.words.short, broken))
 
 
 def reported_quality(record: RunRecord, *trials: Trial) -> tuple[str, str]:
-    """The quality metric that all of ``trials`` have, and the text it refers to; the test text if known."""
+    """The quality metric that all of ``trials`` have, and the data it was computed on; test data if possible."""
     if all(LOSS in trial.predicted for trial in trials):
         return LOSS, "law's text"
     if all(trial.test_loss is not None for trial in trials):
@@ -430,8 +436,8 @@ def reported_quality(record: RunRecord, *trials: Trial) -> tuple[str, str]:
 def quality_verdict(
     record: RunRecord, ours: float, theirs: float, std_error: float | None
 ) -> Literal["better", "worse", "same"]:
-    """Whether a difference of two losses exceeds the noise of seeds and of test entries."""
-    if ours <= 0 or theirs <= 0:  # without errors, logarithms have no scatter
+    """Whether ``ours`` is better than ``theirs`` beyond the noise of seeds and of test entries."""
+    if ours <= 0 or theirs <= 0:  # a loss of 0 has no logarithm, so scatter is unknown
         return "same" if ours == theirs else "better" if ours < theirs else "worse"
     noise = _Z95 * math.sqrt(2 * record.words.metric.seed_sd**2 + (std_error or 0.0) ** 2)
     difference = math.log(ours / theirs)
@@ -439,7 +445,7 @@ def quality_verdict(
 
 
 def _verdict(record: RunRecord, ours: float, theirs: float) -> Literal["better", "worse", "same"]:
-    """Whether the winner is better beyond noise; for expected losses: whether the interval excludes zero."""
+    """Whether the winner is better beyond noise or, for a law, whether the interval of the difference excludes zero."""
     if record.law is None:
         return quality_verdict(record, ours, theirs, record.test.difference_std_error if record.test else None)
     change = record.law.change
@@ -449,7 +455,7 @@ def _verdict(record: RunRecord, ours: float, theirs: float) -> Literal["better",
 
 
 def _change_by_law(record: RunRecord) -> str:
-    """Relative difference of the winner's expected perplexity, with its interval."""
+    """A clause that says how much the winner's expected perplexity differs from the reference design's."""
     change = None if record.law is None else record.law.change
     if change is None or change.low is None or change.high is None:
         return ""
@@ -458,7 +464,7 @@ def _change_by_law(record: RunRecord) -> str:
 
 
 def no_winner(record: RunRecord) -> str:
-    """Reason why there is no winner, and the closest candidate."""
+    """Says why there is no winner yet, and which candidate comes closest to the limits."""
     measured = [trial for trial in record.trials if trial.measured]
     if not record.trials:
         return "No candidate has been tried yet."
@@ -474,7 +480,7 @@ def no_winner(record: RunRecord) -> str:
 
 
 def closest(record: RunRecord, measured: list[Trial]) -> str:
-    """The measured trial whose worst violation of a constraint is smallest."""
+    """Says which measured trial comes closest to the limits: the one whose largest excess is smallest."""
 
     def worst(trial: Trial) -> tuple[float, Check | None]:
         broken = [item for item in checks(record, trial) if item.status == "broken" and item.measured is not None]
@@ -484,16 +490,16 @@ def closest(record: RunRecord, measured: list[Trial]) -> str:
     trial = min(measured, key=lambda item: worst(item)[0])
     check = worst(trial)[1]
     if check is None:
-        return f"Trial {trial.number} breaks none, but not all its numbers are known and clean."
+        return f"Trial {trial.number} breaks no constraint, but some of its values are unknown or unreliable."
     metric, terms = check.constraint.metric, record.words
     return (
-        f"Closest is trial {trial.number}: its {terms.label(metric)} is {terms.show(check.measured, metric)} "
+        f"Trial {trial.number} comes closest: its {terms.label(metric)} is {terms.show(check.measured, metric)} "
         f"where the limit is {terms.show(check.constraint.limit, metric)}."
     )
 
 
 def per_thousand(record: RunRecord) -> dict[str, str]:
-    """Time, energy and price of 1,000 generated tokens on the target; ``unknown`` where not known."""
+    """Time, energy and price of 1,000 generated tokens on the target, as text; ``unknown`` if not known."""
     trial, request = record.trial(record.winner), record.workload
     seconds = words.UNKNOWN
     if trial is not None:
@@ -510,12 +516,12 @@ def per_thousand(record: RunRecord) -> dict[str, str]:
         energy = f"{words.quantity(1000 * joules.value, 'energy')} ({how})"
     if trial is not None and (usd := value(record, trial, "usd_per_1k_tokens")).value is not None:
         each_usd = _prices(record, trial) or words.quantity(usd.value, "token_price")
-        price = f"{each_usd} (from {usd.source} P50, at the price that the run's file states)"
+        price = f"{each_usd} (from {usd.source} P50, at the price that the run file states)"
     return {"time": seconds, "energy": energy, "price": price}
 
 
 def _prices(record: RunRecord, trial: Trial) -> str:
-    """Dollars per million input and output tokens, if the trial's price and times are known."""
+    """Dollars per million input and output tokens as text, if the trial's price and times are known; else empty."""
     request = record.workload
     usd, first, each = (value(record, trial, name) for name in ("usd_per_1k_tokens", "ttft_p50", "tpot_p50"))
     if usd.value is None or first.value is None or each.value is None or not usd.source == first.source == each.source:
@@ -528,13 +534,13 @@ def _prices(record: RunRecord, trial: Trial) -> str:
     return f"{read} per million input tokens, {written} per million output tokens"
 
 
-def promises_missed(record: RunRecord, number: int, share: float = 0.25) -> list[str]:
-    """The P50 metrics whose measurement differs from the prediction by ``share`` or more."""
+def promises_missed(record: RunRecord, number: int) -> list[str]:
+    """The P50 metrics whose measurement differs from the prediction by a quarter or more."""
     return [
         item.metric
         for item in record.promised_measured
         if item.trial == number
         and item.metric.endswith("_p50")
         and item.measured is not None
-        and abs(item.measured / item.promised - 1) >= share
+        and abs(item.measured / item.promised - 1) >= 0.25
     ]

@@ -1,4 +1,4 @@
-"""The report as an HTML page: its sections in order. All content from files is escaped."""
+"""Writes the report as an HTML page, section by section. All content that comes from files is escaped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.design.report.plots import Plot, draw
 from chipwise.design.report.record import RunRecord, Trial
 from chipwise.training.tasks.protocol import Section
 
-_BADGES: dict[facts.Status, str] = {  # in order of certainty
+_BADGES: dict[facts.Status, str] = {
     "met": "met",
     "probably met": "met",
     "broken": "broken",
@@ -23,10 +23,10 @@ _BADGES: dict[facts.Status, str] = {  # in order of certainty
 
 
 def page(record: RunRecord) -> str:
-    """The report of the record as one self-contained HTML document.
+    """The report of a run as one self-contained HTML document.
 
     Raises:
-        MissingExtra: plotly, whose script the page carries, is not installed.
+        MissingExtra: plotly, whose script the page contains, is not installed.
     """
     plots = draw(record)
     figures = {plot.key: [view.figure for view in plot.views] for plot in plots if plot.views}
@@ -55,12 +55,12 @@ def page(record: RunRecord) -> str:
 
 
 def task_sections(record: RunRecord) -> Sequence[Section]:
-    """The task's own sections: its data and model outputs."""
+    """The sections that the task defines, such as example outputs of the models."""
     return record.words.task.report_sections(record.samples)
 
 
 def _costs(record: RunRecord) -> tuple[str, ...]:
-    """Costs, in the order of the table of trials."""
+    """Cost metrics, in the order of their columns in the table of trials."""
     return tuple(sorted(record.words.served(), key=lambda name: {"tpot": 0, "ttft": 1, "peak": 3}.get(name[:4], 2)))
 
 
@@ -84,7 +84,7 @@ def _head(record: RunRecord) -> str:
 
 
 def header(record: RunRecord, about: str, links: Iterable[tuple[str, str]]) -> str:
-    """The head of a page: the run, what it is about, and links to sections."""
+    """The page's header: the run's name, the line ``about``, the workload, and links to sections."""
     nav = "".join(f'<a href="#{key}">{label}</a>' for key, label in links)
     return (
         f'<header><div class="brand">chipwise</div><h1>{safe(record.name)}</h1>'
@@ -94,7 +94,7 @@ def header(record: RunRecord, about: str, links: Iterable[tuple[str, str]]) -> s
 
 
 def _state(record: RunRecord) -> str:
-    """A banner for a run that is unfinished or whose winner breaks limits; else empty."""
+    """A banner for a run that is unfinished or whose winner breaks limits; empty for any other run."""
     told = unmet.verdict(record)
     if record.status == "partial":
         told = "This run has not finished. The sections below show the results so far."
@@ -139,7 +139,7 @@ def _tile(record: RunRecord, trial: Trial, metrics: Sequence[str], title: str) -
     shown = safe(record.words.show(known.value, metrics[0]))
     if len(metrics) > 1:
         tail = facts.value(record, trial, metrics[1])
-        value = tail.value if tail.source == known.source else None  # one source is named for both
+        value = tail.value if tail.source == known.source else None  # because only one source is named for both
         shown += f" <small>P50</small><br>{safe(record.words.show(value, metrics[1]))} <small>P99</small>"
     lines = [
         safe(
@@ -169,15 +169,15 @@ def _text_of(record: RunRecord, metric: str) -> str:
 
 
 def constraints(record: RunRecord) -> str:
-    """The section that checks every limit for the winner."""
+    """The section on limits: checks each of them for the winner, or for the reference design if there is no winner."""
     title = "Constraints"
     if not record.constraints:
-        return section("constraints", title, empty("The specification states no constraint."))
+        return section("constraints", title, empty("The run file states no constraint."))
     trial = record.trial(record.winner) or record.trial(record.baseline)
-    caption = "No winner and no reference design yet, so nothing was checked."
+    caption = "There is no winner and no reference design yet, so nothing was checked."
     if trial is not None:
         caption = (
-            f"Of the {safe(facts.name(record, trial))}. Promised: predicted before anything of it was measured. "
+            f"Checked for the {safe(facts.name(record, trial))}. Promised values were predicted before measuring. "
             f"{_how_measured(record, trial)} {safe(facts.paid(record, trial))}"
         )
     rows = [_check_row(record, item) for item in facts.checks(record, trial)]
@@ -186,13 +186,13 @@ def constraints(record: RunRecord) -> str:
 
 
 def _how_measured(record: RunRecord, trial: Trial) -> str:
-    """Explains the column of measurements."""
+    """Explains where the column of measured values comes from."""
     if trial.measured is None and not record.target.measures:
-        return "Nothing was measured: limits are checked by prediction, with the probability that they hold."
+        return "Nothing was measured; the probability of meeting each limit is predicted."
     where = safe(record.target.title or record.target.device if not record.target.measures else facts.where(record))
     return (
-        f"Measured on {where}, with 95 % intervals; a limit on a percentile is met if the bound of its interval "
-        "meets it, and probably met if only the value does."
+        f"Measured on {where}, with 95 % intervals; a limit on a percentile is met if the whole interval is "
+        "within the limit, and probably met if only the measured value is."
     )
 
 
@@ -231,10 +231,10 @@ def _contenders(record: RunRecord) -> str:
         rows.append(["constraints", *[_kept(record, trial) for trial in trials]])
     found = "was measured" if record.target.measures else "is predicted"
     caption = (
-        f"The reference design is a {record.words.labels.reference}: of those that one final training can fill, with "
-        f"a quarter of a token for each parameter or more, the largest that {found} within the same constraints before "
-        "its training (where it can fill none, the smallest), trained with the same budget. The knee is where the "
-        "front bends most."
+        f"The reference design is a {record.words.labels.reference}. It is the largest size that {found} within the "
+        "same constraints before its training and that one final training can train on at least a quarter of a token "
+        "per parameter. If no size can be trained so long, it is the smallest one. It has the same training budget as "
+        "the winner. The knee is where the front bends most."
     )
     if facts.by_law(record):
         caption = law_text.CONTENDERS
@@ -245,15 +245,16 @@ def _contenders(record: RunRecord) -> str:
 
 
 def _kept(record: RunRecord, trial: Trial) -> str:
-    """The constraints that a design breaks, or the least certain status of all constraints."""
+    """A cell that names the constraints that a design breaks.
+
+    If it breaks none, the cell shows the first status in ``_BADGES`` other than ``met`` that a constraint has.
+    """
     broken = facts.broken_limits(record, trial)
     if broken:
         return f"{_badge('broken')} <small>{safe(broken)}</small>"
     states = {item.status for item in facts.checks(record, trial)}
-    for status in _BADGES:
-        if status not in ("met", "broken") and status in states:
-            return _badge(status)
-    return '<span class="badge met">all met</span>'
+    status: facts.Status = next((one for one in facts.LEAST_CERTAIN_FIRST if one in states), "met")
+    return _badge(status, "all met" if status == "met" else "")
 
 
 def _contender(record: RunRecord, trial: Trial) -> str:
@@ -335,17 +336,17 @@ def _promises(record: RunRecord) -> str:
 
 
 def budget(record: RunRecord) -> str:
-    """The section on CPU time by phase."""
+    """The section on the CPU time of each phase."""
     allowed, title = record.budget, "Where the budget went"
     if not allowed.spent:
         return section("budget", title, empty("No phase has ended yet."))
     spent = sum(allowed.spent.values())
     rows = [[safe(phase), safe(words.quantity(seconds, "time"))] for phase, seconds in allowed.spent.items()]
     if allowed.cpu_s is None:
-        rows.append(["<b>all of it on the machine that searched</b>", f"<b>{safe(words.quantity(spent, 'time'))}</b>"])
+        rows.append(["<b>all phases on the searching machine</b>", f"<b>{safe(words.quantity(spent, 'time'))}</b>"])
     else:
         whole = safe(words.quantity(allowed.cpu_s, "time"))
-        rows.append(["<b>spent of the budget</b>", f"<b>{safe(words.quantity(spent, 'time'))}</b> of {whole}"])
+        rows.append(["<b>all phases</b>", f"<b>{safe(words.quantity(spent, 'time'))}</b> of {whole}"])
     cost = "" if allowed.footprint is None else f"<p>{safe(allowed.footprint.sentence)}</p>"
     return section("budget", title, table(("phase", "CPU time (measured)"), rows, numbers={1}) + cost)
 
@@ -403,60 +404,50 @@ def _trials(record: RunRecord) -> str:
 
 def _about(record: RunRecord) -> str:
     space, data, what = record.space, record.data, record.words.labels.data
-    parts = ["<h3>Search space</h3>"]
-    parts.append(
-        facts_list(
-            {
-                "designs": words.count(space.size),
-                "distinct designs priced": words.count(space.priced),
-                "distinct designs priced per second": words.count(space.priced_per_s),
-                "of random candidates, predicted within the limits": words.quantity(space.feasible_share, "share"),
-                **{name: _listed(values) for name, values in space.choices.items()},
-            }
-        )
-    )
-    parts.append("<h3>Data</h3>")
-    if record.law is not None:
-        parts.append(facts_list(law_text.told(record.law)))
-    elif data is None:
-        parts.append(empty("No data was read yet."))
-    else:
-        parts.append(
-            facts_list(
-                {
-                    "name": data.name,
-                    f"training {what}": _text(record, data.entries_train, data.bytes_train),
-                    f"validation {what}": _text(record, data.entries_val, data.bytes_val),
-                    f"test {what}": _text(record, data.entries_test, data.bytes_test),
-                    "licence": data.licence or words.UNKNOWN,
-                    "source": data.source or words.UNKNOWN,
-                }
-            )
-        )
     target = record.target
     label, once, costs = record.words.label, record.words.one_pass(), facts.per_thousand(record)
     thousand = f"1,000 {record.words.entries()}" if once else f"1,000 generated {record.words.labels.tokens}"
-    parts.append("<h3>Machine and run</h3>")
-    parts.append(
-        facts_list(
-            {
-                "device": target.device,
-                "processor": target.cpu or words.UNKNOWN,
-                "cores": words.count(target.cores),
-                "runtime": f"{target.runtime} {target.runtime_version or '(version unknown)'}",
-                "threads": str(target.threads),
-                "launch overhead (measured)": words.quantity(record.launch_overhead_s, "time"),
-                "workload": facts.workload(record),
-                "objectives": ", ".join(f"{label(item.metric)} ({item.direction})" for item in record.objectives)
-                or "none stated",
-                f"time of {thousand}": costs["time"],
-                f"energy of {thousand}": costs["energy"],
-                **({} if once else {"price of tokens": costs["price"]}),
-                "seed": str(record.seed),
-                "status": record.status,
-            }
-        )
-    )
+    about = {
+        "Search space": {
+            "designs": words.count(space.size),
+            "distinct designs with predicted costs": words.count(space.priced),
+            "distinct designs with predicted costs, per second": words.count(space.priced_per_s),
+            "share of random candidates predicted within the limits": words.quantity(space.feasible_share, "share"),
+            **{name: _listed(values) for name, values in space.choices.items()},
+        },
+        "Data": {},
+        "Machine and run": {
+            "device": target.device,
+            "processor": target.cpu or words.UNKNOWN,
+            "cores": words.count(target.cores),
+            "runtime": f"{target.runtime} {target.runtime_version or '(version unknown)'}",
+            "threads": str(target.threads),
+            "launch overhead (measured)": words.quantity(record.launch_overhead_s, "time"),
+            "workload": facts.workload(record),
+            "objectives": ", ".join(f"{label(item.metric)} ({item.direction})" for item in record.objectives)
+            or "none stated",
+            f"time of {thousand}": costs["time"],
+            f"energy of {thousand}": costs["energy"],
+            **({} if once else {"price of tokens": costs["price"]}),
+            "seed": str(record.seed),
+            "status": record.status,
+        },
+    }
+    if record.law is not None:
+        about["Data"] = law_text.told(record.law)
+    elif data is not None:
+        about["Data"] = {
+            "name": data.name,
+            f"training {what}": _text(record, data.entries_train, data.bytes_train),
+            f"validation {what}": _text(record, data.entries_val, data.bytes_val),
+            f"test {what}": _text(record, data.entries_test, data.bytes_test),
+            "licence": data.licence or words.UNKNOWN,
+            "source": data.source or words.UNKNOWN,
+        }
+    parts = [
+        f"<h3>{title}</h3>{facts_list(items) if items else empty('No data was read yet.')}"
+        for title, items in about.items()
+    ]
     return section("about", "Space, data and machine", "".join(parts))
 
 
@@ -477,7 +468,7 @@ def _listed(values: object) -> str:
 
 
 def notes(record: RunRecord) -> str:
-    """The section of notes."""
+    """The section with the record's notes."""
     if not record.notes:
         return section("notes", "Notes and limits", empty("Nothing to note."))
     return section(
@@ -494,7 +485,7 @@ def _foot(record: RunRecord) -> str:
 
 
 def facts_list(items: dict[str, str]) -> str:
-    """Names with their known values, as an HTML list."""
+    """An HTML list of names with their values."""
     return '<dl class="facts">' + "".join(f"<dt>{safe(k)}</dt><dd>{safe(v)}</dd>" for k, v in items.items()) + "</dl>"
 
 
@@ -504,7 +495,7 @@ def _sortable(
     numbers: set[int],
     classes: Sequence[str] = (),
 ) -> str:
-    """A sortable table; a cell is its HTML and the value to sort by."""
+    """A sortable table; each cell is given as its HTML and the value to sort by."""
     kinds = [' class="number"' if i in numbers else "" for i in range(len(head))]
     top = "".join(f"<th{kind}>{safe(cell)}</th>" for kind, cell in zip(kinds, head, strict=True))
     body = []

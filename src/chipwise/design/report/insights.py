@@ -1,6 +1,6 @@
-"""Findings of a run beyond its winner: tasks, reasons for the result, other devices.
+"""Shows a run's findings besides its winner: scores on tasks, reasons for the result, costs on other devices.
 
-Page and card share rows and sentences; functions that return sections are for the page.
+Functions that return rows or sentences serve the page and the card; those that return sections serve only the page.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from chipwise.design.report import facts, words
 from chipwise.design.report.record import Answer, Elsewhere, Relaxed, RunRecord, TaskScore, Trial
 
 ELSEWHERE_NOTE: Final = (
-    "Expected on the other devices, not measured: predicted as chipwise estimate does, in the runtime that is named, "
-    "with 90 % intervals where they were validated."
+    "Costs on the other devices are expected, not measured: they are predicted as by chipwise estimate, in the runtime "
+    "named here, with 90 % intervals where these were validated."
 )
 WRITES_NOTE: Final = (
-    "Each model continues the first words of ten test entries with its most likely tokens, by the exported graph."
+    "Each model continues the first words of ten test entries with the tokens that its exported graph finds likeliest."
 )
 TASK_HEAD: Final = ("task", "contender", "score", "95 % interval", "training items", "test items", "evaluated model")
 TASK_NOTE: Final = (
-    "Held-out items, chosen by a hash of their text, were answered once. A floor is checked by the value; the "
-    "interval is the range in which another sample of as many items would lie. These numbers are not predicted."
+    "Each contender answered held-out items once; a hash of the text decides which items are held out. Minimum scores "
+    "are compared with the score itself. The interval is the range in which the score on another sample of equal size "
+    "would lie. These scores are not predicted."
 )
 
 
@@ -54,7 +55,7 @@ def _score(record: RunRecord, score: TaskScore) -> list[str]:
 
 
 def tasks(record: RunRecord) -> str:
-    """The page's section on tasks; empty if the run has none."""
+    """The page's section on the run's tasks; empty if it has none."""
     if not record.tasks:
         return ""
     shown = text_table(TASK_HEAD, task_rows(record), numbers={2, 3, 4, 5})
@@ -62,7 +63,7 @@ def tasks(record: RunRecord) -> str:
 
 
 def knee(record: RunRecord) -> str:
-    """Text on the knee of the front: its trial, the reason, and how certain its quality is."""
+    """A paragraph on the knee of the front: its trial, why it is the knee, and how certain its quality is."""
     trial = record.trial(record.knee)
     if trial is None:
         return "The front has no bend, so there is no knee."
@@ -74,15 +75,15 @@ def knee(record: RunRecord) -> str:
 
 
 def trained(record: RunRecord, trial: Trial) -> str:
-    """Whether a trial's quality is comparable to fully trained ones."""
+    """A sentence that says whether the trial was trained in full."""
     if facts.by_law(record):
-        return "Its loss is the law's expectation; nothing was trained."
+        return "Its loss is what the law expects; nothing was trained."
     longest = max((item.train_cpu_s or 0.0 for item in record.trials), default=0.0)
     spent = trial.train_cpu_s or 0.0
     if spent >= 0.9 * longest > 0:
         return "It was trained in full."
     expected = record.answer.knee_expected
-    believed = f"; {record.words.quality(expected)} are expected after a full training" if expected else ""
+    believed = f"; {record.words.quality(expected)} are expected after full training" if expected else ""
     return (
         f"It was trained for only {words.quantity(spent, 'time')} of {words.quantity(longest, 'time')}{believed}; "
         "it is a suggestion, not a result."
@@ -90,7 +91,7 @@ def trained(record: RunRecord, trial: Trial) -> str:
 
 
 def relaxed(record: RunRecord, item: Relaxed) -> list[str]:
-    """A table row: limit, gain of relaxing it, each objective before and after, the design."""
+    """A table row: a limit, the gain from relaxing it, each objective's best value before and after, the design."""
     name = record.words.label(item.limit)
     gain = "a first candidate" if item.gain is None else f"{units.signed_percent(item.gain)} of the front"
     changes = [
@@ -106,12 +107,12 @@ def relaxed(record: RunRecord, item: Relaxed) -> list[str]:
 
 
 def _goal(record: RunRecord, value: float | None, goal: str) -> str:
-    """An objective's value; the task's metric is stored as a loss."""
+    """An objective's value as text; a loss is converted to the task's metric."""
     return record.words.show(value, words.QUALITY[0] if goal == record.words.metric.name else goal)
 
 
 def importance(answer: Answer) -> list[list[str]]:
-    """Rows of choices with their share of each objective's variance, largest first."""
+    """One row per choice with its share of each objective's variance, largest share first."""
     names = dict.fromkeys(name for shares in answer.importance.values() for name in shares)
     most = {name: max(shares.get(name, 0.0) for shares in answer.importance.values()) for name in names}
     ordered = sorted((name for name in names if most[name] >= 0.005), key=lambda name: -most[name])
@@ -122,7 +123,7 @@ def importance(answer: Answer) -> list[list[str]]:
 
 
 def elsewhere_row(record: RunRecord, device: Elsewhere) -> list[str]:
-    """A table row: the device and its runtime, expected costs of the contenders, its own front."""
+    """A table row: a device with its runtime, the contenders' expected costs there, and the trials on its front."""
     cells = []
     for trial in facts.contenders(record):
         shown = ", ".join(
@@ -137,12 +138,12 @@ def elsewhere_row(record: RunRecord, device: Elsewhere) -> list[str]:
 
 
 def elsewhere_head(record: RunRecord) -> tuple[str, ...]:
-    """Headers of the columns of :func:`elsewhere_row`."""
+    """Column headers for :func:`elsewhere_row`."""
     return ("device", *[facts.name(record, trial) for trial in facts.contenders(record)], "its own front (trials)")
 
 
 def explained(record: RunRecord) -> str:
-    """The page's section on the knee, the price of each limit, and importance of choices."""
+    """The page's section on the knee, the cost of each limit, and the importance of choices."""
     answer = record.answer
     parts = [f"<p>{safe(text)}</p>" for text in (facts.bought(record), facts.foreseen(record), knee(record)) if text]
     if answer.relaxed:
@@ -160,7 +161,7 @@ def explained(record: RunRecord) -> str:
 
 
 def elsewhere(record: RunRecord) -> str:
-    """Predictions for the run's other devices; empty if there are none."""
+    """The page's section on the run's other devices; empty if there are none."""
     if not record.elsewhere:
         return ""
     rows = [elsewhere_row(record, device) for device in record.elsewhere]
@@ -169,10 +170,10 @@ def elsewhere(record: RunRecord) -> str:
         [title, *[_carried(device, other.device) for other in record.elsewhere]]
         for title, device in zip(titles, record.elsewhere, strict=True)
     ]
-    transfer = table(("front of … on …", *titles), carried)
+    transfer = table(("front of the row, on the column", *titles), carried)
     caption = (
-        f"{ELSEWHERE_NOTE} Below: how much of a device's front (hypervolume) the front found for another device covers "
-        "there, and the rank correlation of random candidates' costs on the two."
+        f"{ELSEWHERE_NOTE} Second table: the hypervolume of the row's front on the column's device, divided by that of "
+        "the column's own front. τ is the rank correlation of random candidates' costs on the two devices."
     )
     return section("elsewhere", "On other devices", text_table(elsewhere_head(record), rows) + transfer, caption)
 
@@ -185,7 +186,7 @@ def _carried(device: Elsewhere, other: str) -> str:
 
 
 def continued(record: RunRecord) -> list[tuple[str, ...]]:
-    """Texts that winner and reference design write, with the columns' heads as the first row."""
+    """Rows with the texts that winner and reference design write; the first row holds the column headers."""
     both = any(item.baseline is not None for item in record.continuations)
     rows = [("beginning of a test entry", "winner", "reference design")]
     rows += [(item.prompt, item.winner, item.baseline or "") for item in record.continuations]
@@ -193,7 +194,7 @@ def continued(record: RunRecord) -> list[tuple[str, ...]]:
 
 
 def continuations(record: RunRecord) -> str:
-    """The page's section on what is written; nothing where a run did not record it."""
+    """The page's section on what models write; empty if the run did not record it."""
     if not record.continuations:
         return ""
     head, *rows = continued(record)

@@ -13,7 +13,7 @@ from chipwise.design.report.record import RunRecord
 
 
 def write(record: RunRecord, folder: str | Path) -> tuple[Path, Path, Path]:
-    """Writes ``report.html``, ``trials.csv`` and ``card.md`` into ``folder``, each atomically; returns their paths.
+    """Writes ``report.html``, ``trials.csv`` and ``card.md`` to ``folder`` atomically; returns their paths.
 
     Raises:
         StorageError: The disk is full or the folder cannot be written.

@@ -1,7 +1,7 @@
-"""RunRecord: all data of a report about one search, as plain values stored in ``record.json``.
+"""Defines RunRecord: all data for reports about one search, as plain values that are stored in ``record.json``.
 
-The record is derived from the study and has SI values, without presentation. Unknown values are None or empty, so an
-unfinished run also has a record.
+The record is derived from the study; its values are in SI units, without any formatting. Unknown values are None or
+empty, so an unfinished run also has a record.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from chipwise.training.tasks.protocol import task_named
 SCHEMA: Final = "chipwise.run/1"
 State = Literal["priced", "trained", "measured", "failed", "pruned"]
 Role = Literal["candidate", "winner", "baseline", "original"]
-# Fields of older records that are no longer shown.
+# Fields of older records that are no longer used; they are dropped on reading.
 _GONE = {"operators", "roofs", "peaks", "memory", "per_thousand", "cloud", "history", "rankings"}
 _GONE_OF_ANSWER = {"growth", "growth_random"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskScore:
-    """Score of one contender on the held-out items of a task; ``failed`` is why it could not be evaluated."""
+    """One contender's score on the held-out items of a task; ``failed`` says why it could not be evaluated."""
 
     metric: str | None = None  # accuracy or spearman
     method: str | None = None
@@ -43,8 +43,8 @@ class TaskScore:
     high: float | None = None
     train_items: int | None = None
     test_items: int | None = None
-    confusion: tuple[tuple[int, ...], ...] = ()  # [true class][answered class], counts
-    judged: str = ""  # which form of the model was evaluated
+    confusion: tuple[tuple[int, ...], ...] = ()  # counts: [true class][answered class]
+    judged: str = ""  # form of the model that was evaluated, such as the exported graph
     failed: str | None = None
 
     def __post_init__(self) -> None:
@@ -63,13 +63,13 @@ class TaskSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Device and runtime of the run; ``measures`` is True if all measurements were made there."""
+    """Device and runtime of the run; ``measures`` is True if all measurements were made on the device."""
 
     device: str
     runtime: str
     title: str | None = None
     measures: bool = True
-    confidence: float | None = None  # probability with which limits on predictions had to hold
+    confidence: float | None = None  # probability with which predictions had to meet limits
     cpu: str | None = None
     cores: int | None = None
     runtime_version: str | None = None
@@ -79,23 +79,23 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The budget, and CPU seconds spent by each phase so far.
+    """The budget, and the CPU seconds that each phase has taken so far.
 
-    A budget in ``cpu_s`` counts every phase. Other budgets count only trainings, in ``unit``: seconds of their device
-    (cpu or gpu), or tokens.
+    A budget in ``cpu_s`` covers every phase. Other budgets cover only training and are counted in ``unit``: seconds of
+    the training device (cpu or gpu), or tokens.
     """
 
-    cpu_s: float | None = None  # None if only trainings count
+    cpu_s: float | None = None  # None if the budget pays only for training
     spent: dict[str, float] = field(default_factory=dict)  # CPU seconds on this machine, by phase in order
     unit: str = "cpu"
-    allowed: float | None = None  # budget for trainings, if only they count
+    allowed: float | None = None  # budget for training, if it pays for nothing else
     charged: float | None = None
-    device: str = "cpu"  # device of the trainings: cpu or gpu
-    footprint: Footprint | None = None  # joules and CO2 of ``spent``
+    device: str = "cpu"  # device that trains: cpu or gpu
+    footprint: Footprint | None = None  # joules and CO2 of the CPU seconds in ``spent``
 
     @property
     def usage(self) -> str:
-        """Used and available budget, as a clause."""
+        """A clause with the used and the available budget."""
         used = words.quantity(sum(self.spent.values()), "time")
         if self.cpu_s is not None:
             return f"{used} of its {words.quantity(self.cpu_s, 'time')} of CPU time"
@@ -104,25 +104,25 @@ class Budget:
         kind = "count" if self.unit == "tokens" else "time"
         of = "tokens" if self.unit == "tokens" else f"{self.unit.upper()} time"
         taken, whole = (words.quantity(value, kind) for value in (self.charged, self.allowed))
-        return f"{taken} of its {whole} of {of} for trainings, and {used} of CPU time on the machine that searched"
+        return f"{taken} of its {whole} of {of} for training, and {used} of CPU time on the machine that searched"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceSummary:
-    """Size of the space, and the number of candidates screened by predicted cost."""
+    """Size of the space, and how many candidates were screened by predicted cost."""
 
     size: int
     choices: dict[str, object] = field(default_factory=dict)  # values to choose from, by name
     priced: int | None = None
-    priced_per_s: float | None = None  # distinct candidates
-    widened: str | None = later(None)  # which values the search added to those of the run file, and why
-    aligned: str | None = later(None)  # what widths that suit the chip's tiles buy
-    feasible_share: float | None = None  # share of the first distinct candidates that is predicted to be feasible
+    priced_per_s: float | None = None  # distinct candidates whose costs were predicted per second
+    widened: str | None = later(None)  # which values the search added to those in the run file, and why
+    aligned: str | None = later(None)  # the saving from widths that suit the chip's tiles
+    feasible_share: float | None = None  # share of the first distinct candidates that are predicted within the limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSummary:
-    """The text that models were trained, validated and tested on."""
+    """The data on which models were trained, validated and tested."""
 
     name: str
     entries_train: int | None = None
@@ -137,7 +137,7 @@ class DataSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """One point of a training curve. CPU seconds and tokens count from the trial's first step, over all rungs."""
+    """One point of a training curve. CPU seconds and tokens are summed over all rungs, from the first training step."""
 
     cpu_s: float
     tokens: int
@@ -147,7 +147,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One candidate: its choices and results. Metrics are in SI units, by name."""
+    """One trial: its choices and results. Dictionaries of metrics map names to values in SI units."""
 
     number: int
     state: State
@@ -169,15 +169,15 @@ class Trial:
     tasks: dict[str, TaskScore] = field(default_factory=dict)  # by the task's name
     clean: bool | None = None  # whether the machine was quiet while measuring
     chances: dict[str, float | None] = field(default_factory=dict)  # probability that each limit on a prediction holds
-    feasible: bool | None = None  # by measurement if there is one, else by prediction
-    reason: str | None = None  # why it failed, was pruned, or is not clean
+    feasible: bool | None = None  # whether it meets the limits, by measurement if there is one, else by prediction
+    reason: str | None = None  # why the trial failed, was pruned, or is not clean
     started: str | None = None  # ISO 8601
     ended: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """A prediction from before the measurement, and the measured value."""
+    """A prediction from before the measurement, with the measured value."""
 
     trial: int
     metric: str
@@ -189,19 +189,19 @@ class Promise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxed:
-    """Expected effect of relaxing one limit by ``share``, by the quality model."""
+    """Expected effect of relaxing one limit by ``share``, according to the quality model."""
 
     limit: str  # the limited metric
     share: float
-    best: dict[str, tuple[float | None, ...]] = field(default_factory=dict)  # objective -> (without, with relaxation)
-    gain: float | None = None  # relative gain in hypervolume of the expected front; None without a front
-    std: float | None = None  # standard deviation of bits per byte at the design with the largest gain
+    best: dict[str, tuple[float | None, ...]] = field(default_factory=dict)  # by objective: best now, best if relaxed
+    gain: float | None = None  # relative gain in hypervolume of the expected front; None if there was no front
+    std: float | None = None  # standard deviation of the loss predicted for the design with the largest gain
     summary: str | None = None  # description of that design; None if there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """What the whole budget could have bought without a search: a reference design, and its expected loss."""
+    """A reference design that could have been trained with the whole budget instead, and its expected loss."""
 
     summary: str
     expected: tuple[float, float, float]  # loss, and its 90 % interval
@@ -209,21 +209,21 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreseen:
-    """What the prior expected of trainings before the first one, and how right it was."""
+    """Losses that were expected before any training, compared with the losses reached."""
 
-    expected: tuple[float, float, float]  # loss of the winner after its training, and its 90 % interval
-    loss: float  # that the winner reached, as exported where it was
-    tau: float | None = None  # Kendall's, between expected and real losses of first trainings; None with few of them
-    trainings: int = 1  # designs that were trained
+    expected: tuple[float, float, float]  # expected loss of the winner after its training, and its 90 % interval
+    loss: float  # loss that the winner reached; that of the exported graph if known
+    tau: float | None = None  # Kendall's tau of expected and real losses (first training runs); None for few designs
+    trainings: int = 1  # number of designs that were trained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Explanation of the result. Quality is the expected value after a full training."""
+    """Explanation of the result. Losses are those expected after full training."""
 
     knee: int | None = None
     knee_why: str | None = None
-    knee_expected: float | None = None  # bits per byte
+    knee_expected: float | None = None  # expected loss of the knee
     relaxed: tuple[Relaxed, ...] = ()
     importance: dict[str, dict[str, float]] = field(default_factory=dict)  # objective -> choice -> share of variance
     alternatives: tuple[Alternative, ...] = ()
@@ -232,7 +232,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """Another device of the run, by its data sheet: expected costs of trials, and its front."""
+    """One of the run's devices: expected costs of trials on it, and the trials on its front."""
 
     device: str
     title: str
@@ -240,28 +240,28 @@ class Elsewhere:
     costs: dict[str, dict[str, float]] = field(default_factory=dict)  # trial -> metric -> value
     bounds: dict[str, dict[str, tuple[float, ...]]] = field(default_factory=dict)  # 90 % intervals, same keys as costs
     front: tuple[int, ...] = ()
-    carried: dict[str, float] = field(default_factory=dict)  # by device: share of its front reached by this one's
-    ranks: dict[str, float] = field(default_factory=dict)  # by device: rank correlation of costs
+    carried: dict[str, float] = field(default_factory=dict)  # by other device: share of its front reached by this one
+    ranks: dict[str, float] = field(default_factory=dict)  # by other device: rank correlation of costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The pretrained model that a run cut. The winner is the cut, the baseline is truncation to the first layers."""
+    """The pretrained model that was pruned. The winner is the pruned model; the baseline has only the first layers."""
 
     source: str
-    original: int  # trial of the original
+    original: int  # number of the original's trial
     method: Literal["exact", "shared"]
-    steps: int | None = None  # healing steps of each contender
-    distances: dict[str, tuple[float, ...]] = field(default_factory=dict)  # by trial: as cut, after healing; 0: equal
+    steps: int | None = None  # healing steps, the same for each contender
+    distances: dict[str, tuple[float, ...]] = field(default_factory=dict)  # by trial: pruned, healed; 0 means equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestScore:
-    """Test data behind the scores of winner and reference design."""
+    """The test data on which winner and reference design were scored, and standard errors of the scores."""
 
     entries: int
     bytes: int
-    difference_std_error: float | None = None  # standard error of the log ratio of the two losses, over entries
+    difference_std_error: float | None = None  # standard error, over entries, of the log ratio of the two losses
     std_errors: tuple[float | None, ...] = ()  # standard error of each loss, over entries
 
     __test__ = False  # tells pytest that this is not a test class
@@ -269,18 +269,18 @@ class TestScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByLaw:
-    """Results of a search without training: the law that ranked designs, and the winner's training plan."""
+    """Results of a search without training: the law that ranked the designs, and the winner's training plan."""
 
-    source: str  # of the law
+    source: str  # where the law comes from
     tokens: float  # training tokens of every design
-    change: Predicted | None = None  # in nats per token: the winner's expected loss minus the reference design's
-    notes: tuple[str, ...] = ()  # properties outside the range of the law's trainings
+    change: Predicted | None = None  # the winner's expected loss minus the reference design's, in nats per token
+    notes: tuple[str, ...] = ()  # properties of the winner outside the range that the law was fitted to
     plan: str | None = None  # the winner's training plan in one line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """Greedy continuations of the beginning of a test entry, by winner and reference design."""
+    """How the winner and the reference design continue the beginning of a test entry, by greedy decoding."""
 
     prompt: str
     winner: str = ""
@@ -292,7 +292,7 @@ class RunRecord(Result):
     """One search, from its specification to its results.
 
     Raises:
-        SpecError: Two trials have the same number, or a number refers to no trial.
+        SpecError: Two trials have the same number, or a number refers to a missing trial.
     """
 
     name: str
@@ -322,10 +322,10 @@ class RunRecord(Result):
     test: TestScore | None = None
     continuations: tuple[Continuation, ...] = ()
     samples: dict[str, object] = field(default_factory=dict)  # outputs of models on test data, for the task's sections
-    law: ByLaw | None = None  # only if nothing was trained
-    start: Start | None = None  # only if the run started from a pretrained model
-    stopped: str | None = None  # error that ended a partial run
-    notes: tuple[str, ...] = ()  # limitations, and unclean measurements
+    law: ByLaw | None = None  # set only if nothing was trained
+    start: Start | None = None  # set only if the run started from a pretrained model
+    stopped: str | None = None  # error that ended an unfinished run
+    notes: tuple[str, ...] = ()  # limitations, and measurements that are not clean
 
     def __post_init__(self) -> None:
         numbers = [trial.number for trial in self.trials]
@@ -344,7 +344,7 @@ class RunRecord(Result):
                     raise SpecError(f"there is no trial {number}", field=name)
 
     def headline(self) -> str:
-        """The run, how far it came, and its winner."""
+        """The run, its status and its winner."""
         winner = "no winner yet" if self.winner is None else f"winner: trial {self.winner}"
         return f"{self.name}, {self.status}: {len(self.trials)} trials, {winner}"
 
@@ -367,7 +367,7 @@ class RunRecord(Result):
 
     @property
     def words(self) -> Words:
-        """The vocabulary of the record's task."""
+        """The terms of the record's task: its metric, and the names of its data and requests."""
         return Words(task_named(self.task))
 
     def trial(self, number: int | None) -> Trial | None:
@@ -375,7 +375,7 @@ class RunRecord(Result):
         return next((item for item in self.trials if item.number == number), None)
 
     def role(self, trial: Trial) -> Role:
-        """Role of the trial in this run; a baseline that wins is the winner."""
+        """The trial's role in this run; if the baseline itself won, its role is that of the winner."""
         if trial.number == self.winner:
             return "winner"
         if self.start is not None and trial.number == self.start.original:
@@ -383,7 +383,7 @@ class RunRecord(Result):
         return "baseline" if trial.number == self.baseline else "candidate"
 
     def to_plain(self) -> dict[str, object]:
-        """The record as JSON values.
+        """The record as values that can be written as JSON.
 
         Raises:
             SpecError: A number is NaN or infinite; unknown numbers must be None.
@@ -393,14 +393,14 @@ class RunRecord(Result):
 
     @classmethod
     def from_plain(cls, data: object, *, file: str | None = None) -> RunRecord:
-        """Reads the output of ``to_plain``; missing parts count as unknown.
+        """Builds a record from the values that :meth:`to_plain` returned; missing fields count as unknown.
 
         Raises:
-            SpecError: Another schema version, an unknown field, or a value of the wrong type.
+            SpecError: The record has another schema version, an unknown field, or a value of the wrong type.
         """
         if isinstance(data, Mapping) and data.get("schema", SCHEMA) != SCHEMA:
             raise SpecError(
-                f"this record has version {data['schema']!r} and this chipwise reads {SCHEMA!r}; "
+                f"this record has version {data['schema']!r}, but this chipwise reads {SCHEMA!r}; "
                 "draw it with the version that wrote it",
                 file=file,
                 field="schema",
@@ -409,7 +409,7 @@ class RunRecord(Result):
 
 
 def _today(data: object) -> object:
-    """A stored record with current field names, without removed fields; :func:`build` refuses malformed ones."""
+    """Updates a stored record to current field names, and drops old fields. :func:`build` refuses malformed fields."""
     if not isinstance(data, Mapping):
         return data
 
@@ -430,7 +430,7 @@ def _today(data: object) -> object:
 
 
 def shown_of_answer(stored: Mapping[str, object]) -> dict[str, object]:
-    """A stored answer without removed fields."""
+    """A stored answer without the fields that are no longer used."""
     return {name: value for name, value in stored.items() if name not in _GONE_OF_ANSWER}
 
 
@@ -443,6 +443,6 @@ def load(path: str | Path) -> RunRecord:
     """Reads a record from a JSON file.
 
     Raises:
-        SpecError: No such file, not JSON, or not a record.
+        SpecError: The file is missing, is not JSON, or is not a record.
     """
     return RunRecord.from_plain(read_json(path), file=str(path))

@@ -1,4 +1,4 @@
-"""Tables for the terminal, from the same facts as the page."""
+"""Tables for the terminal, with the same facts as the report page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.design.report.record import RunRecord, Trial
 def final_table(record: RunRecord) -> Table:
     """Winner, reference design and knee side by side: quality, measured and predicted cost, constraints.
 
-    For a run that started from a model: the original, its cut, and plain truncation.
+    For a run that started from a model: the original, the pruned model and the truncated model side by side.
     """
     if record.start is not None:
         return _cut_table(record)
@@ -48,7 +48,7 @@ def _cut_table(record: RunRecord) -> Table:
 
 
 def constraint_table(record: RunRecord) -> Table:
-    """Every constraint checked for the winner (or else the reference design): predicted, measured, limit."""
+    """Every constraint, checked for the winner (or else the reference design): predicted, measured, limit."""
     trial = record.trial(record.winner) or record.trial(record.baseline)
     whose = facts.name(record, trial) if trial else "no winner yet"
     table = Table(
@@ -90,7 +90,7 @@ def _cell(record: RunRecord, trial: Trial, metric: str) -> str:
 
 def _verdict(record: RunRecord, trial: Trial) -> str:
     states = [item.status for item in facts.checks(record, trial)]
-    for status in ("broken", "unknown", "at risk", "paid", "expected", "probably met"):
+    for status in facts.LEAST_CERTAIN_FIRST:
         if status in states:
             names = [record.words.short(c.constraint.metric) for c in facts.checks(record, trial) if c.status == status]
             return f"{facts.STATUS[status]}: {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""Comparison of two runs: limits, predictions and measurements, designs, and both fronts in one plot."""
+"""Compares two runs: limits, predictions and measurements, designs, and both fronts in one plot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLOURS = ("@accent", "@baseline")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoRuns:
-    """Records of two runs of one task, and their display names."""
+    """The records of two runs of one task, with the names under which they are shown."""
 
     names: tuple[str, str]
     records: tuple[RunRecord, RunRecord]
@@ -42,16 +42,16 @@ class TwoRuns:
 
     @property
     def winners(self) -> tuple[Trial | None, ...]:
-        """The runs' winners; None for a run without one."""
+        """The winner of each run; None for a run without a winner."""
         return tuple(record.trial(record.winner) for record in self.records)
 
     @property
     def words(self) -> words.Words:
-        """The vocabulary of the first run's task."""
+        """The terms of the task of both runs: its metric, and the names of its data and requests."""
         return self.records[0].words
 
     def of_winners(self, of: Callable[[RunRecord, Trial], str]) -> list[str]:
-        """A fact about each winner."""
+        """Applies a function to each run's winner; gives a text for a run without a winner."""
         both = zip(self.records, self.winners, strict=True)
         return ["no winner" if winner is None else of(record, winner) for record, winner in both]
 
@@ -60,7 +60,7 @@ Rows = list[tuple[str, ...]]
 
 
 def sections(runs: TwoRuns) -> dict[str, tuple[tuple[str, ...], Rows]]:
-    """Header and rows of each table, by its title."""
+    """Maps the title of each table of the comparison to the table's header and rows."""
     return {
         "Runs": (("", *runs.names), _overview(runs)),
         "Limits": (("limit on", *_each(runs, "limit", "winner")), _limits(runs)),
@@ -148,11 +148,11 @@ def _quality(metric: str, record: RunRecord, trial: Trial) -> str:
 
 
 def notes(runs: TwoRuns) -> list[str]:
-    """Reasons why the two runs are hard to compare, and missing data."""
+    """Sentences on what makes the two runs hard to compare, and on what is missing."""
     found = []
     for name, record in zip(runs.names, runs.records, strict=True):
         if record.status == "partial":
-            found.append(f"{name} has not finished; what is known so far is shown")
+            found.append(f"{name} has not finished; this shows what is known so far")
         if told := unmet.verdict(record):
             found.append(f"{name}: {told}")
     first, second = runs.records
@@ -166,7 +166,7 @@ def notes(runs: TwoRuns) -> list[str]:
 
 
 def tables(runs: TwoRuns) -> list[Table]:
-    """The tables for the terminal."""
+    """The comparison as tables for the terminal."""
     found = []
     for title, (head, rows) in sections(runs).items():
         columns = [Column(head=head[0], prose=True), *(Column(head=name, right=True, prose=True) for name in head[1:])]
@@ -178,7 +178,7 @@ def tables(runs: TwoRuns) -> list[Table]:
 
 
 def to_data(runs: TwoRuns) -> dict[str, object]:
-    """Everything as JSON values in SI units."""
+    """The comparison as JSON values in SI units."""
     metric = facts.latency_metric(runs.records[0])
     return {
         "runs": [
@@ -206,7 +206,7 @@ def page(runs: TwoRuns) -> str:
     """The comparison as one self-contained HTML document.
 
     Raises:
-        MissingExtra: plotly, whose script the page carries, is not installed.
+        MissingExtra: plotly, whose script the page contains, is not installed.
     """
     drawn = _figure(runs)
     title = " and ".join(runs.names)
@@ -224,7 +224,7 @@ def page(runs: TwoRuns) -> str:
 
 
 def _front(record: RunRecord, metric: str) -> list[tuple[Trial, float, float]]:
-    """The trials of the front with their cost and quality, the cheapest first."""
+    """The trials on a run's front with their cost and quality, cheapest first."""
     known = [item for item in _points(record, metric) if item[0].number in record.front]
     return sorted(known, key=lambda item: item[1])
 
@@ -282,6 +282,6 @@ def _markers(name: str, record: RunRecord, known: Sequence[tuple[Trial, float, f
 
 
 def names_of(folders: Sequence[Path]) -> tuple[str, str]:
-    """Names of the folders, or their paths if the names are equal."""
+    """Names of the two folders, or their paths if the names are equal."""
     first, second = folders
     return (first.name, second.name) if first.name != second.name else (str(first), str(second))

@@ -1,4 +1,4 @@
-"""Limits that a run's winner breaks or whose status is unconfirmed, with advice, as text."""
+"""Says which limits a run's winner breaks or may break, and what to do next."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ KEPT = "everything that is finished is kept"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmet:
-    """A hard limit that the winner does not keep.
+    """A hard limit that the winner does not meet.
 
-    ``unconfirmed``: the time exceeds the limit, but was measured on a busy machine. ``broken``: another measurement
-    would not help. ``unlikely``: the limit is predicted to hold with less than the run's confidence.
+    ``unconfirmed``: a time exceeds its limit, but was measured on a busy machine. ``broken``: the limit is exceeded,
+    and another measurement would not help. ``unlikely``: the predicted chance of meeting the limit is below the run's
+    confidence.
     """
 
     constraint: Constraint
@@ -34,7 +35,7 @@ class Unmet:
 
 
 def unmet(record: RunRecord) -> tuple[Unmet, ...]:
-    """Hard limits that the winner of a search does not keep; empty if it keeps all, or if there is no winner."""
+    """Hard limits that a search's winner does not meet; empty if it meets all of them, or if there is no winner."""
     winner = record.trial(record.winner)
     if winner is None or record.start is not None:
         return ()
@@ -55,9 +56,7 @@ def _unmet(record: RunRecord, winner: Trial, check: facts.Check) -> Unmet | None
         if winner.clean is not False or limit.metric not in TIMED:
             return Unmet(constraint=limit, value=check.measured, state="broken", why=shown)
         promise = check.promised
-        before = (
-            f"; predicted were {record.words.show(promise.value, limit.metric)}" if promise.value is not None else ""
-        )
+        before = f"; predicted: {record.words.show(promise.value, limit.metric)}" if promise.value is not None else ""
         busy = f" ({winner.reason})" if winner.reason else ""
         why = f"{shown}, measured while the machine was busy{busy}{before}"
         return Unmet(constraint=limit, value=check.measured, state="unconfirmed", why=why)
@@ -65,13 +64,13 @@ def _unmet(record: RunRecord, winner: Trial, check: facts.Check) -> Unmet | None
     unmeasured = not record.target.measures or "@" in limit.metric
     if unmeasured and check.status == "at risk" and check.chance is not None and check.chance < wanted:
         likely, enough = (units.show(share, "share", digits=2) for share in (check.chance, wanted))
-        why = f"{name} {words.limit(limit.text)} is {likely} likely, and {enough} are wanted"
+        why = f"the chance of {name} {words.limit(limit.text)} is {likely}, but at least {enough} is required"
         return Unmet(constraint=limit, value=check.promised.value, state="unlikely", why=why)
     return None
 
 
 def verdict(record: RunRecord) -> str:
-    """One sentence on the limits that the winner breaks; empty if it keeps all."""
+    """One sentence on the limits that the winner does not meet; empty if it meets all of them."""
     found = unmet(record)
     if not found:
         return ""
@@ -85,7 +84,7 @@ def verdict(record: RunRecord) -> str:
 
 
 def next_step(record: RunRecord) -> str:
-    """Advice for a run that stopped early, or whose winner breaks limits; empty otherwise."""
+    """Says how to go on with a run that stopped early or whose winner breaks limits; empty for other runs."""
     found = unmet(record)
     if record.status == "partial":
         change = " FILE may have a larger budget, other limits or another seed:" if record.stopped else ""

@@ -1,4 +1,4 @@
-"""Texts for numbers and metrics: labels, units, the text for missing numbers, and the vocabulary of a task."""
+"""Texts for numbers and metrics: labels, units, placeholders for missing numbers, and the terms of a task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chipwise.training.tasks.protocol import Task, TaskLabels
 
 UNKNOWN: Final = "unknown"
 NOT_MEASURED: Final = "not measured"
-_NAMES: Final = {  # full name, and name for table headers
+_NAMES: Final = {  # metric -> full name, and name for table headers
     "ttft_p50": ("time to first token, P50", "TTFT P50"),
     "ttft_p99": ("time to first token, P99", "TTFT P99"),
     "tpot_p50": ("time per output token, P50", "TPOT P50"),
@@ -39,7 +39,7 @@ _OF_TASKS: Final = {"accuracy": "accuracy", "spearman": "rank correlation"}
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The vocabulary of a task: its metric, and the names of its data and requests."""
+    """The terms of a task: its metric, and the names of its data and requests."""
 
     task: Task
 
@@ -50,32 +50,32 @@ class Words:
 
     @property
     def labels(self) -> TaskLabels:
-        """The task's words for its data and requests."""
+        """The task's names for its data and requests."""
         return self.task.labels
 
     def one_pass(self) -> bool:
-        """Whether a request of the task is one pass, without generated tokens."""
+        """Whether a request of the task is a single pass that generates no tokens."""
         return self.task.latency_metric not in PER_TOKEN
 
     def served(self) -> tuple[str, ...]:
-        """Metrics that a measurement of the task's requests may contain."""
+        """Names of the metrics that a measurement of the task's requests can have."""
         return (*(name for name in SERVED if not (self.one_pass() and name in PER_TOKEN)), *self.labels.derived)
 
     def quality(self, loss: float) -> str:
-        """A loss in the task's metric: ``1.234 bits per byte``, ``92 % accuracy``."""
+        """A loss converted to the task's metric, as text: ``1.234 bits per byte``, ``92 % accuracy``."""
         metric = self.metric
         return f"{metric.text(loss)} {metric.title}"
 
     def entries(self, count: int | None = None) -> str:
-        """The task's word for items of data, with their number if given."""
+        """The task's word for entries of data, with their number if given."""
         one, several = self.labels.entry
         return several if count is None else f"{count:,} {one if count == 1 else several}"
 
     def label(self, metric: str) -> str:
-        """The metric in words; its name if there are none."""
+        """The metric's label; its name if it has no label."""
         if (found := of_task(metric)) is not None:
             if found[1] == "original":
-                return "rank correlation with the original's cosines, held-out pairs"
+                return "rank correlation with the original's cosine similarities, held-out pairs"
             return f"{_OF_TASKS[found[0]]} on {found[1]}, held-out items"
         if metric in QUALITY or metric == self.metric.name:
             part = "test" if metric.startswith("test_") else "validation"
@@ -96,7 +96,7 @@ class Words:
         return _named(metric, 1)
 
     def show(self, value: float | None, metric: str, *, missing: str = UNKNOWN) -> str:
-        """The metric's value in a human unit, or ``missing``."""
+        """The metric's value in a readable unit, or ``missing``."""
         if value is None or not math.isfinite(value):
             return missing
         if metric in QUALITY:
@@ -108,7 +108,7 @@ class Words:
         return units.show(value, kind(metric))
 
     def span(self, value: float | None, low: float | None, high: float | None, metric: str) -> str:
-        """A value with its interval: ``1.2 ms (1 to 1.4)``."""
+        """A value with its interval, such as ``1.2 ms (1 to 1.4)``."""
         if low is None or high is None:
             return self.show(value, metric)
         if value is None or kind(metric) == "count" or of_task(metric) is not None:
@@ -117,12 +117,12 @@ class Words:
 
 
 def role(name: str) -> str:
-    """Text for a role; records store the reference design as ``baseline``."""
+    """The label of a role; records store the reference design as ``baseline``."""
     return "reference design" if name == "baseline" else name
 
 
 def of_task(metric: str) -> tuple[str, str] | None:
-    """Metric and task of ``accuracy@organ-system``; None for other metrics."""
+    """Splits a metric such as ``accuracy@organ-system`` into metric and task; None for metrics without a task."""
     name, _, task = metric.partition("@")
     return (name, task) if task and name in TASK_METRICS else None
 
@@ -134,7 +134,7 @@ def _named(metric: str, form: int) -> str:
 
 
 def kind(metric: str) -> str:
-    """The kind of unit of the metric."""
+    """The kind of unit that a metric has, such as ``time``."""
     return (TASK_METRICS | METRICS).get(metric.partition("@")[0], "count")
 
 
@@ -144,26 +144,26 @@ def si_name(metric: str) -> str:
 
 
 def quantity(value: float | None, unit_kind: str, *, missing: str = UNKNOWN) -> str:
-    """A quantity of a kind of ``core.units`` in a human unit, or ``missing``."""
+    """``value`` in a readable unit, or the text ``missing`` if unknown; ``unit_kind`` is a kind in ``core.units``."""
     if value is None or not math.isfinite(value):
         return missing
     return units.show(value, unit_kind)
 
 
-def count(value: float | None, *, missing: str = UNKNOWN) -> str:
-    """A count with thousands separators; above 1e18 as ``about 3.2e14``."""
+def count(value: float | None) -> str:
+    """A count as text with thousands separators; counts from 1e15 on as ``about 3.2e+15``."""
     if value is None or not math.isfinite(value):
-        return missing
+        return UNKNOWN
     return f"{value:,.0f}" if abs(value) < 1e15 else f"about {value:.1e}"
 
 
 def limit(text: str) -> str:
-    """A limit as the user wrote it, with typographic signs."""
+    """A limit as the user wrote it, but with ≤ and ≥ signs."""
     return text.replace("<=", "≤").replace(">=", "≥")
 
 
 def change(value: float, reference: float) -> str:
-    """Text on the difference between ``value`` and ``reference``: ``4.1 % lower``, ``about the same``."""
+    """The difference of ``value`` from ``reference`` in words: ``4.1 % lower``, ``about the same``."""
     if reference == 0:
         return UNKNOWN
     share = value / reference - 1
@@ -177,7 +177,7 @@ def change(value: float, reference: float) -> str:
 
 
 def signed(value: float, reference: float) -> str:
-    """The relative difference from ``reference`` with its sign: ``−12 %``."""
+    """The relative difference of ``value`` from ``reference``, with a sign: ``−12 %``."""
     share = (value / reference - 1) * 100 if reference else math.nan
     if not math.isfinite(share):
         return UNKNOWN
@@ -185,5 +185,5 @@ def signed(value: float, reference: float) -> str:
 
 
 def times(number: int, thing: str) -> str:
-    """``1 thread``, ``2 threads``."""
+    """A number with a noun in the singular or plural: ``1 thread``, ``2 threads``."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"

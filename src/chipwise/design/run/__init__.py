@@ -1,1 +1,1 @@
-"""Specification, folder, budget and trials of a run: the files that every search writes and resumes from."""
+"""Specification, folder, budget and trials of a run: what every search stores and resumes from."""

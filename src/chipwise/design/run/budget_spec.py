@@ -1,58 +1,57 @@
-"""The field ``budget`` of a run file, and the largest share of it for trainings.
+"""Defines the field ``budget`` of a run file, and how much of the budget may be spent on training.
 
-A budget is CPU time, GPU time, tokens or dollars. CPU time on this machine counts everything a search does there. Every
-other budget counts only trainings; the other work (calibration, measurements, the report) is recorded in CPU seconds
-but not limited.
+A budget is CPU time, GPU time, tokens or dollars. If a search trains on this machine's cores, a budget of CPU time
+covers everything that the search does here. Any other budget covers only training; the other work (calibration,
+measurements, the report) is recorded in CPU seconds but not limited.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from chipwise.core import units
-from chipwise.core.fields import positive
-from chipwise.errors import SpecError, UnitError
+from chipwise.core.fields import later, positive
+from chipwise.errors import SpecError
 from chipwise.training.trainers.train_spec import TrainSpec
 
 Unit = Literal["cpu", "gpu", "tokens", "usd"]
-Charged = Literal["cpu", "gpu", "tokens"]  # unit of a training's charge: seconds of its device, or tokens
+Charged = Literal["cpu", "gpu", "tokens"]  # unit in which training is charged: seconds of its device, or tokens
 
 UNITS: tuple[Unit, ...] = ("cpu", "gpu", "tokens", "usd")
 USUAL_CPU = "20 min"
 LEAST_S, LEAST_TOKENS = 20.0, 100_000
-SHORTEST = {"cpu": 1.0, "gpu": 1.0, "tokens": 50_000.0}  # shorter trainings are not informative
-FINAL_SHARE = 0.7  # of the whole: about what the training of the winner takes where a run file leaves ``final`` out
+SHORTEST = {"cpu": 1.0, "gpu": 1.0, "tokens": 50_000.0}  # shorter training runs are not informative
+FINAL_SHARE = 0.7  # share of the budget that training the winner takes, roughly, if the run file leaves ``final`` out
 MOST_WORKERS = 1024
-_LATER = {"later": True}  # keeps the identity of run files that do not use the field
 _MEANT = {"cpu": "CPU seconds", "gpu": "GPU seconds", "tokens": "tokens", "usd": "dollars"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSpec:
-    """Budget of a whole search, and its division. Give one of ``cpu``, ``gpu``, ``tokens`` and ``usd``.
+    """Budget of a whole search, and how it is divided. Give exactly one of ``cpu``, ``gpu``, ``tokens`` and ``usd``.
 
-    Dollars may be combined with tokens; trainings then end when the first of the two is used up.
+    As an exception, dollars may be combined with tokens; training then ends when one of the two is used up.
 
-    ``cpu`` counts every phase where the search trains on this machine's cores: calibration, tokenisers, trainings,
-    measurements. The others count trainings alone.
+    If the search trains on this machine's cores, ``cpu`` covers every phase: calibration, tokenisers, training and
+    measurements. The other units cover only training.
 
-    Without ``final``, the budget is for the model: one design is chosen, and its training gets the rest.
-    With it, two or more finalists and the reference design are trained for exactly that much each, in the same unit.
+    Without ``final``, one design is chosen and trained for the remaining budget. With ``final``, two or more finalists
+    and the reference design are each trained for exactly this amount, in the budget's unit.
     """
 
     cpu: str | float | None = None  # 20 min if no budget is given; a number needs a unit
     final: str | float | None = None
     workers: int = 2
-    gpu: str | float | None = field(default=None, metadata=_LATER)
-    tokens: str | float | None = field(default=None, metadata=_LATER)
-    usd: str | float | None = field(default=None, metadata=_LATER)
+    gpu: str | float | None = later(None)
+    tokens: str | float | None = later(None)
+    usd: str | float | None = later(None)
 
     def __post_init__(self) -> None:
         given = [unit for unit in UNITS if getattr(self, unit) is not None]
         if len(given) > 1 and given != ["tokens", "usd"]:
             raise SpecError(
-                f"{' and '.join(given)} are two budgets; give one of cpu, gpu, tokens and usd", field=given[1]
+                f"{' and '.join(given)} are separate budgets; give only one of cpu, gpu, tokens and usd", field=given[1]
             )
         if self.usd is not None:
             _amount(self.usd, "usd", "usd")
@@ -73,7 +72,7 @@ class BudgetSpec:
 
     @property
     def unit(self) -> Unit:
-        """The unit of the given budget."""
+        """The unit of the budget."""
         return next(unit for unit in UNITS if getattr(self, unit) is not None)
 
     @property
@@ -83,7 +82,7 @@ class BudgetSpec:
 
     @property
     def final_amount(self) -> float:
-        """One final training, in the same unit; unless stated, about what the winner's training will get."""
+        """Budget of one final training run, in the budget's unit; if not stated, roughly what the winner will get."""
         return _amount(self.final, self.unit, "final") if self.final is not None else self.total * FINAL_SHARE
 
     @property
@@ -98,7 +97,7 @@ class BudgetSpec:
 
     @property
     def final_s(self) -> float:
-        """CPU seconds of one final training.
+        """CPU seconds of one final training run.
 
         Raises:
             SpecError: The budget is not CPU time.
@@ -114,25 +113,25 @@ class BudgetSpec:
         """
         if self.unit != "cpu":
             raise SpecError(
-                f"{what} takes a budget of CPU time; write cpu: 16 min instead", field=f"budget.{self.unit}"
+                f"{what} needs a budget of CPU time; write `cpu: 16 min` instead", field=f"budget.{self.unit}"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """A budget in the unit in which trainings are charged: device seconds, or tokens."""
+    """A budget in the unit in which training is charged: device seconds, or tokens."""
 
     unit: Charged
     total: float
-    final: float  # budget of one final training
-    whole: bool  # whether everything the search does on this machine counts, not only trainings
-    alone: bool = False  # whether one design is trained for all that is left, ``final`` being about as much
+    final: float  # budget of one final training run
+    whole: bool  # whether everything that the search does on this machine is charged, not only training
+    alone: bool = False  # whether one design is trained for all that is left; ``final`` is then an estimate of that
     usd: float | None = None  # dollar limit of a budget in tokens
     usd_per_s: float | None = None  # price of the training device
 
     @property
     def shortest(self) -> float:
-        """The shortest training that is informative."""
+        """The budget of the shortest training run whose result is informative."""
         return SHORTEST[self.unit]
 
     def show(self, amount: float) -> str:
@@ -142,9 +141,10 @@ class Allowance:
         return f"{amount:.0f} s of {self.unit.upper()} time"
 
     def left(self, *, seconds: float, tokens: float) -> float:
-        """The remaining budget after trainings that took these seconds and tokens.
+        """The budget that remains after training has taken ``seconds`` and ``tokens``.
 
-        If dollars limit a budget in tokens, it is at most the tokens that the remaining dollars buy at the rate so far.
+        If dollars limit a budget in tokens, the result is at most the number of tokens that the remaining dollars buy
+        at the speed so far.
         """
         rest = self.total - (tokens if self.unit == "tokens" else seconds)
         if self.usd is None or self.usd_per_s is None or not tokens or not seconds:
@@ -152,15 +152,15 @@ class Allowance:
         return min(rest, (self.usd / self.usd_per_s - seconds) * tokens / seconds)
 
     def charge(self, *, seconds: float, tokens: int) -> float:
-        """The charge of a training, given its seconds and tokens."""
+        """The budget used by a training run that took ``seconds`` and ``tokens``."""
         return float(tokens) if self.unit == "tokens" else seconds
 
 
 def allowance(budget: BudgetSpec, train: TrainSpec) -> Allowance:
-    """The allowance of trainings for ``budget`` with the trainer of ``train``.
+    """The part of ``budget`` that may be spent on training, given the trainer in ``train``.
 
     Raises:
-        SpecError: The trainer cannot account for such a budget, or dollars are given without a price.
+        SpecError: The trainer cannot account for this kind of budget, or dollars are given without the device's price.
     """
     if budget.unit not in train.accounts:
         wanted = " or ".join(unit for unit in UNITS if unit in train.accounts)
@@ -172,13 +172,17 @@ def allowance(budget: BudgetSpec, train: TrainSpec) -> Allowance:
         )
     price = train.usd_per_s
     if budget.usd is not None and price is None:
-        raise SpecError("dollars need the price of a device's hour; add train: {price: 2.5 USD/h}", field="train.price")
+        raise SpecError(
+            "a budget in dollars needs the device's price; add train: {price: 2.5 USD/h}", field="train.price"
+        )
     seconds: Charged = "gpu" if train.trains_on == "cuda" else "cpu"
     unit: Charged = seconds if budget.unit == "usd" else budget.unit
     rate = price if budget.unit == "usd" and price is not None else 1.0
     total, final = budget.total / rate, budget.final_amount / rate
     if final > total:
-        raise SpecError("one final training takes more than the whole budget; lower it", field="budget.final")
+        raise SpecError(
+            "one final training run exceeds the whole budget; lower `final` or raise the budget", field="budget.final"
+        )
     both = unit == "tokens" and budget.usd is not None
     return Allowance(
         unit=unit,
@@ -192,18 +196,10 @@ def allowance(budget: BudgetSpec, train: TrainSpec) -> Allowance:
 
 
 def _amount(text: object, unit: Unit, where: str) -> float:
-    try:
-        value = _parsed(text, unit)
-    except UnitError as error:
-        raise SpecError(str(error), field=where) from None
+    number = text
+    if unit == "usd" and isinstance(text, str) and ("USD" in text or "$" in text):
+        number = text.replace("USD", "").replace("$", "").strip()
+    value = units.parse_field(number, "duration" if unit in ("cpu", "gpu") else "count", where)
     if value <= 0:
         raise SpecError(f"must be positive, not {text}", field=where)
     return value
-
-
-def _parsed(text: object, unit: Unit) -> float:
-    if unit in ("cpu", "gpu"):
-        return units.parse(text, "duration")
-    if unit == "usd" and isinstance(text, str) and ("USD" in text or "$" in text):
-        text = text.replace("USD", "").replace("$", "").strip()
-    return units.parse(text, "count")

@@ -1,7 +1,7 @@
-"""Fields that may change when a run is resumed: limits, budgets and the seed. Other changes are refused.
+"""Checks changes to a run that is resumed: only limits, budget and seed may change.
 
-Exceptions: a search by law keeps its budget, because results depend on its tokens; a run from a pretrained model keeps
-its seed, because every stage depends on it.
+There are two exceptions. The budget of a search by a scaling law may not change, because its results depend on the
+number of tokens. The seed of a run from a pretrained model may not change, because every stage depends on it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MISSING = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """Changeable fields that decisions of a run depend on, as plain values to store in the study."""
+    """Settings that may change when a run is resumed; stored in the study, because decisions depend on them."""
 
     limits: dict[str, object]
     budget: dict[str, object]
@@ -31,7 +31,7 @@ class Basis:
 
     @classmethod
     def of(cls, spec: AnySpec) -> Basis:
-        """The basis of decisions under ``spec``."""
+        """These settings in ``spec``."""
         limits: dict[str, object] = {"constraints": spec.constraints}
         if isinstance(spec, RunSpec):
             elsewhere = {item.device: dict(item.constraints) for item in spec.targets}
@@ -41,23 +41,24 @@ class Basis:
 
 
 def check_changes(was: AnySpec, now: AnySpec, *, folder: object) -> None:
-    """Checks that ``now`` differs from the run in ``folder`` only in changeable fields.
+    """Checks that ``now`` differs from the run in ``folder`` only in fields that may change.
 
     Raises:
-        SpecError: It differs in something else; the field and both values are named.
+        SpecError: Another field differs; the message names the field and both values.
     """
     by_law = isinstance(now, RunSpec) and now.quality.chosen == "law"
     may = _FROM_MODEL if isinstance(now, StartSpec) else _BY_LAW if by_law else MAY_CHANGE
     for field, before, after in differences(was, now):
         raise SpecError(
-            f"was {_shown(before)} and is now {_shown(after)}, and the run in {folder} can go on only with new "
-            f"{may}; put it back, search into another folder with --out, or put the run aside with --restart",
+            f"was {_shown(before)} and is now {_shown(after)}; the run in {folder} can be resumed only with new "
+            f"{may}; put the old value back, search into another folder with --out, or put the run aside with "
+            "--restart",
             field=field,
         )
 
 
 def differences(was: AnySpec, now: AnySpec) -> Iterator[tuple[str, object, object]]:
-    """Fields that differ but may not change, with both values."""
+    """Fields that differ although they may not change, each with its old and new value."""
     before, after = dict(_flat(plain(was))), dict(_flat(plain(now)))
     keeps = "seed" if isinstance(now, StartSpec) else "budget" if now.quality.chosen == "law" else ""
     for field in dict.fromkeys((*before, *after)):
@@ -74,7 +75,7 @@ def _may_change(field: str) -> bool:
 
 
 def _flat(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """Leaf values by field path; lists of plain values are leaves."""
+    """Flattens nested fields to values by field path; a list of plain values counts as one value."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from _flat(item, f"{path}.{name}" if path else str(name))

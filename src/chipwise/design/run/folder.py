@@ -9,8 +9,8 @@
     ├── spent.json         CPU seconds by phase
     ├── power.json         joules and CPU seconds of the whole machine, if an energy counter is readable
     ├── corpus/            tokenisers and encoded text
-    ├── trainings/<arch>/  checkpoints and weights, shared by trials that differ only in weight format
-    ├── jobs/              trainings to run elsewhere, with train: {on: jobs}
+    ├── trainings/<arch>/  checkpoints and weights; trials that differ only in weight format share them
+    ├── jobs/              training jobs to run elsewhere, with train: {on: jobs}
     ├── trials/<number>/   exported graphs
     ├── winner/            the Hugging Face folder and model.onnx
     └── report.html  card.md  trials.csv  record.json
@@ -19,6 +19,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from pathlib import Path
 from typing import IO
@@ -37,12 +38,26 @@ PROMISES = "chipwise.json"  # in the winner's folder: design, workload, limits a
 
 
 def holds_run(path: Path) -> bool:
-    """Whether a folder contains a run, wherever its trials are stored."""
+    """Whether a folder contains a run; its trials may be stored elsewhere."""
     if (path / "study.journal").exists() or (path / "about.json").exists():
         return True
+    return "storage" in (written_spec(path) or ())
+
+
+def written_spec(path: Path) -> dict[str, object] | None:
+    """Contents of a folder's spec.json; None if there is no such file."""
     known = path / "spec.json"
     held = read_json(known) if known.exists() else None
-    return isinstance(held, dict) and "storage" in held
+    return held if isinstance(held, dict) else None
+
+
+def won_by(model: str | Path) -> RunSpec | None:
+    """The search whose winner is in a folder; None if the folder is not inside a search's folder."""
+    home = Path(os.path.realpath(model)).parent
+    if not holds_run(home) or (held := written_spec(home)) is None:
+        return None
+    found = any_spec(held.get("spec"), file=str(home / "spec.json"))
+    return found if isinstance(found, RunSpec) else None
 
 
 class RunFolder:
@@ -53,12 +68,12 @@ class RunFolder:
         spec: The specification of the run.
         resume: Continue the run in the folder.
         restart: Rename the existing folder, adding the time to its name, and start a new run.
-        storage: Where trials are stored instead of in the folder: a database's URL, or another journal's path. A
-            resumed run continues with the same storage.
+        storage: Where to store trials if not in the folder: a database's URL, or the path of another journal. A resumed
+            run continues with its previous storage.
 
     Raises:
-        StudyError: The folder is in use, is of another kind, or contains a run and neither ``resume`` nor ``restart``
-            is given.
+        StudyError: The folder is in use, or holds a run that cannot be compared with ``spec``, or holds a run although
+            neither ``resume`` nor ``restart`` is given.
         SpecError: The resumed run differs in a field that may not change; the message names it.
         StorageError: The folder cannot be written.
     """
@@ -73,6 +88,13 @@ class RunFolder:
         storage: str | None = None,
     ) -> None:
         self.path, self.spec, self.identity = path, spec, spec.identity
+        self.study = path / "study.journal"  # the trials, unless they are stored elsewhere
+        self.profile = path / "profile.json"
+        self.calibrating = path / "profile-partial.jsonl"  # results of an unfinished calibration
+        self.spent = path / "spent.json"  # updated during a phase
+        self.corpus = path / "corpus"
+        self.winner = path / "winner"
+        self.record = path / "record.json"
         self.before: RunSpec | StartSpec | None = None  # the previous spec, if the resumed run changes it
         self._lock: IO[str] | None = None
         self.resumed = resume and self._begun
@@ -94,7 +116,7 @@ class RunFolder:
             raise
 
     def write_spec(self) -> None:
-        """Writes the specification with the identity that the run started with.
+        """Writes spec.json: the specification, and the identity that the run started with.
 
         Raises:
             StorageError: The disk is full.
@@ -120,22 +142,20 @@ class RunFolder:
 
     @property
     def _begun(self) -> bool:
-        """Whether the folder contains a run, wherever its trials are stored."""
+        """Whether the folder contains a run; its trials may be stored elsewhere."""
         return holds_run(self.path)
 
     def _stored(self) -> str | None:
-        known = self.path / "spec.json"
-        held = read_json(known) if known.exists() else None
-        found = held.get("storage") if isinstance(held, dict) else None
+        found = (written_spec(self.path) or {}).get("storage")
         return None if found is None else str(found)
 
     def _where(self, storage: str | None, *, resume: bool) -> str | None:
-        """Storage of the trials: the given one, else the previous one; None for the folder's own journal."""
+        """Where trials are stored: ``storage``, or else the previous storage; None for the folder's own journal."""
         known = self._stored() if resume else None
         if storage is None and known is not None and ":***@" in known:
-            raise StudyError(f"{self.path}: its trials are in {known}; name it again, with its password, by --storage")
+            raise StudyError(f"{self.path}: this run's trials are in {known}; give --storage again, with the password")
         if storage is not None and known is None and resume and self.study.exists():
-            raise StudyError(f"{self.path}: its trials are in {self.study}; go on without --storage")
+            raise StudyError(f"{self.path}: this run's trials are in {self.study}; resume without --storage")
         return storage if storage is not None else known
 
     @property
@@ -151,15 +171,15 @@ class RunFolder:
         return self.spec.name if self.storage is None else f"{self.spec.name}-{self.identity}"
 
     def check_trials_belong_to_run(self, trials: int) -> None:
-        """Refuses storage that contains trials while the folder contains none of their trainings.
+        """Refuses storage that already contains trials of this search although the folder is new.
 
         Raises:
             StudyError: The trials belong to another folder.
         """
         if trials and not self.resumed:
             raise StudyError(
-                f"{without_password(self.storage or self.study)}: it already holds {trials} trials of this search; go "
-                "on in their own folder with --resume, or change the search's name"
+                f"{without_password(self.storage or self.study)}: this storage already holds {trials} trials of "
+                "this search; resume that search in its own folder with --resume, or give this search another name"
             )
 
     def _check(self, resume: bool) -> None:
@@ -170,34 +190,35 @@ class RunFolder:
                 f"{self.path}: this folder already holds a run; go on with --resume, put it aside with --restart, "
                 "or choose another with --out"
             )
-        known = self.path / "spec.json"
-        held = read_json(known) if known.exists() else None
-        if not isinstance(held, dict) or held.get("identity") == self.spec.identity == self._identity_of(held):
+        held = written_spec(self.path)
+        if held is None or held.get("identity") == self.spec.identity == self._identity_of(held):
             return
         self._take_up(held)
 
     def _identity_of(self, held: dict[str, object]) -> object:
-        """Identity of the specification in the folder, which may differ from that at the start of the run."""
+        """Identity of the specification in the folder, computed anew; it changes if resuming has changed fields."""
         try:
             return any_spec(held.get("spec"), file=str(self.path / "spec.json")).identity
         except SpecError:  # written by a version with other fields
             return held.get("identity")
 
     def _take_up(self, held: dict[str, object]) -> None:
-        """Opens a run whose specification changes, or was changed before, in changeable fields.
+        """Opens a run if only fields that may change have changed, now or when the run was resumed earlier.
 
         Raises:
-            SpecError: Another field is changed; the message names it.
-            StudyError: The run cannot be compared.
+            SpecError: Another field has changed; the message names it.
+            StudyError: The stored specification cannot be read, so it cannot be compared.
         """
-        elsewhere = "search into another folder with --out, or put it aside with --restart"
+        elsewhere = "search into another folder with --out, or put the stored run aside with --restart"
         try:
             was = any_spec(held.get("spec"), file=str(self.path / "spec.json"))
         except SpecError:
-            raise StudyError(f"{self.path}: this folder holds a run of another spec; {elsewhere}") from None
+            raise StudyError(
+                f"{self.path}: this folder holds a run that this version cannot read; {elsewhere}"
+            ) from None
         if type(was) is not type(self.spec):
             kind = "starts from a model" if isinstance(was, StartSpec) else "searches a space"
-            raise SpecError(f"the run in {self.path} {kind}, and this one does not; {elsewhere}", field="start_from")
+            raise SpecError(f"the run in {self.path} {kind}, but the new run does not; {elsewhere}", field="start_from")
         self.identity = str(held.get("identity"))
         if was.identity == self.spec.identity:
             return
@@ -207,7 +228,7 @@ class RunFolder:
     def withdraw(self) -> None:
         """Removes the files of a run that could not start, so that the folder contains no run.
 
-        Runs that existed before, or whose trials are stored elsewhere, are kept.
+        Resumed runs, and runs whose trials are stored elsewhere, are kept.
         """
         if self.resumed or self.storage is not None:
             return
@@ -225,53 +246,13 @@ class RunFolder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Releases the folder. If no design keeps the limits, a winner under earlier limits is moved aside first."""
+        """Releases the folder. If no design meets the limits, first moves aside a winner found under earlier limits."""
         if isinstance(error, Infeasible) and self.winner.exists():
             self.winner.rename(self.path / f"winner-{time.strftime('%Y%m%d-%H%M%S')}")
         self.close()
 
-    @property
-    def study(self) -> Path:
-        """Path of the journal of trials, unless they are stored elsewhere."""
-        return self.path / "study.journal"
-
-    @property
-    def about(self) -> Path:
-        """File that identifies the model and text of stored stages, for runs that start from a model."""
-        return self.path / "about.json"
-
-    @property
-    def profile(self) -> Path:
-        """The calibrated profile of this machine."""
-        return self.path / "profile.json"
-
-    @property
-    def calibrating(self) -> Path:
-        """Results of an unfinished calibration."""
-        return self.path / "profile-partial.jsonl"
-
-    @property
-    def spent(self) -> Path:
-        """CPU seconds by phase, updated during a phase."""
-        return self.path / "spent.json"
-
-    @property
-    def corpus(self) -> Path:
-        """Tokenisers and encoded text."""
-        return self.path / "corpus"
-
-    @property
-    def winner(self) -> Path:
-        """The Hugging Face folder of the winner."""
-        return self.path / "winner"
-
-    @property
-    def record(self) -> Path:
-        """The record that the report shows."""
-        return self.path / "record.json"
-
     def training(self, arch: ArchSpec) -> Path:
-        """Folder of an architecture's trainings, shared by all its trials."""
+        """Folder of an architecture's training runs; all trials with this architecture share it."""
         return self.path / "trainings" / arch.as_trained().digest
 
     def trial(self, number: int) -> Path:

@@ -1,10 +1,10 @@
-"""Joules and grams of CO2 of a search: CPU seconds times the watts of a busy core of the machine that searched.
+"""Energy and CO2 of a search: its CPU seconds times the watts of a busy core on the machine that searched.
 
     joules = CPU seconds * joules of the processor packages / CPU seconds of all processes, while the search ran
 
-Where no energy counter is readable, the watts per core are the board power over the cores of the processor's data
-sheet. Without either, or without a stated grid intensity, the number is unknown. Only processors count: memory, disks,
-power supplies and other machines, or GPUs that train, do not.
+If no energy counter is readable, the watts per core are the board power divided by the number of cores, both from the
+processor's data sheet. Without a data sheet, both results are unknown; without a stated grid intensity, the CO2 is
+unknown. Only processors count: memory, disks, power supplies, other machines and training GPUs are left out.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ Reading = tuple[sensors.EnergyCounters, float | None]  # counters, and CPU secon
 
 
 def read_power() -> Reading:
-    """This machine's energy counters and the CPU seconds of all its processes, since some moment."""
+    """Reads this machine's energy counters, and the CPU seconds of all processes since some fixed moment."""
     return sensors.energy(), sensors.read_load(range(os.cpu_count() or 1)).busy_s
 
 
 class PowerMeter:
-    """Joules of the processor packages and CPU seconds of all processes while a search runs.
+    """Adds up the joules of the processor packages and the CPU seconds of all processes while a search runs.
 
     Args:
-        before: ``joules`` and ``busy_s`` of earlier sessions.
-        read: Reads the counters. Read at least once per lap of the energy counter: minutes at full load.
+        before: The sums, ``joules`` and ``busy_s``, up to the time at which the run was resumed.
+        read: Reads the counters. Must be called before the energy counter wraps around, which takes minutes at full
+            load.
     """
 
     def __init__(self, before: Mapping[str, float], *, read: Callable[[], Reading] = read_power) -> None:
@@ -40,7 +41,7 @@ class PowerMeter:
         self._read, self._mark = read, read()
 
     def settle(self) -> dict[str, float]:
-        """Adds what was spent since the last call; returns the sums. Both stay the same without a counter."""
+        """Adds the consumption since the last call; returns both sums, which stay unchanged without a counter."""
         if not self._mark[0].joules:
             return self.held
         (before, busy_before_s), self._mark = self._mark, self._read()
@@ -54,7 +55,7 @@ class PowerMeter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """What a search cost in joules and grams of CO2; None is unknown. ``source`` is where the watts come from."""
+    """Energy and CO2 of a search; None means unknown. ``source`` says where the watts per core come from."""
 
     source: str
     watts_per_core: float | None = None
@@ -64,13 +65,13 @@ class Footprint:
 
     @property
     def sentence(self) -> str:
-        """Both numbers with their sources, or what is unknown."""
+        """A sentence that states energy and CO2 with their sources, or says what is unknown."""
         if self.energy_j is None or self.watts_per_core is None:
             return f"Energy and CO2 of the search are unknown: {self.source}."
         joules, watts = units.show(self.energy_j, "energy"), units.show(self.watts_per_core, "power")
         energy = f"The CPU time of the search cost {joules} at {watts} per busy core ({self.source})"
         if self.co2_g is None or self.co2_g_per_kwh is None:
-            return f"{energy}; its CO2 is unknown: state the grid's, such as carbon: 350 g/kWh."
+            return f"{energy}; its CO2 is unknown: state the grid's intensity, such as carbon: 350 g/kWh."
         return f"{energy}, and {units.show(self.co2_g, 'mass')} of CO2 at {self.co2_g_per_kwh:,.4g} g/kWh (stated)."
 
 
@@ -82,7 +83,7 @@ def footprint(
     Args:
         spent: CPU seconds by phase.
         cpu: The processor's name, as the system reports it.
-        measured: Sums of a :class:`PowerMeter`.
+        measured: The sums that a :class:`PowerMeter` returned.
         carbon: Stated grid intensity, such as ``350 g/kWh``; None if unknown.
     """
     if not spent:
@@ -106,17 +107,17 @@ def footprint(
 
 
 def _listed(cpu: str) -> tuple[float | None, str]:
-    """Board power over cores by the data sheet of a processor, with its source; None and why it is unknown."""
+    """Watts per core from the processor's data sheet, and their source; or None, and why they are unknown."""
     fits = [sheet for sheet in map(datasheet.load, matching(cpu, gpu=False)) if sheet.kind == "cpu"]
     unread = f"no energy counter is readable (/sys/class/powercap), and {cpu}"
     if len(fits) != 1:
-        return None, f"{unread} fits {'no data sheet' if not fits else 'several data sheets'}"
+        return None, f"{unread} matches {'no data sheet' if not fits else 'several data sheets'}"
     sheet = fits[0]
     cores = sum(each.units.number for each in sheet.engines if each.kind == "vector" and each.units is not None)
     if sheet.board_power is None or not cores:
-        return None, f"{unread} has no power on its data sheet"
+        return None, f"{unread}'s data sheet lacks power or cores"
     watts = sheet.board_power.number
     return (
         watts / cores,
-        f"analytic: {units.show(watts, 'power')} for {cores:g} cores on the data sheet of {sheet.title}",
+        f"analytic: {units.show(watts, 'power')} for {cores:g} cores, from the data sheet of {sheet.title}",
     )

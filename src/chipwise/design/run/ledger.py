@@ -12,16 +12,16 @@ from chipwise.core.files import read_json, write_json
 from chipwise.design.run.footprint import PowerMeter
 from chipwise.errors import InputError
 
-POWER = "power.json"  # sums of the power meter, next to the ledger's file
+POWER = "power.json"  # file with the sums of the power meter, in the folder of the ledger's file
 
 
 class Ledger:
-    """CPU seconds spent by phase, including earlier sessions of the same run; ``power`` meters the processor.
+    """CPU seconds spent by phase, including those before the run was resumed; ``power`` is the processor's power meter.
 
     Args:
-        before: CPU seconds of earlier sessions, as stored in the study.
-        file: File in which the ledger is saved during a phase; after a kill it is newer than ``before``.
-        power: What the power meter held after earlier sessions, if there is no file.
+        before: CPU seconds that each phase had spent before the run was resumed, as stored in the study.
+        file: File in which the ledger is saved during a phase. If the search was killed, it is newer than ``before``.
+        power: The power meter's sums up to the time at which the run was resumed; used if there is no file.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Ledger:
         return self.spent
 
     def save(self) -> dict[str, float]:
-        """Settles and writes the ledger; returns a copy of the CPU seconds by phase.
+        """Adds the CPU time since the last call and writes the file; returns the CPU seconds by phase.
 
         Raises:
             StorageError: The disk is full.
@@ -66,7 +66,7 @@ class Ledger:
         return spent
 
     def saved_total_s(self, *, at_least_s: float) -> float:
-        """Saved CPU seconds; saves first if at least ``at_least_s`` more were spent since the last save."""
+        """Total CPU seconds in the last save; saves again first if ``at_least_s`` or more have been spent since."""
         if self.total_s - self._saved_s >= at_least_s:
             self.save()
         return self._saved_s
@@ -91,7 +91,7 @@ class Ledger:
 
 
 def power_of(file: Path | None) -> dict[str, float]:
-    """What the power meter held when the ledger was last saved to ``file``; empty without a counter."""
+    """The power meter's sums when the ledger was last saved to ``file``; empty without an energy counter."""
     return {} if file is None else _read(file.with_name(POWER))
 
 

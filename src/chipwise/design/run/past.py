@@ -1,7 +1,8 @@
-"""Trainings that outlive their runs, so that a later search of the same data begins with what they showed.
+"""Stores the training results of all searches, so that a later search on the same data can start from them.
 
-Each is a line of JSON in ``trainings.jsonl`` in the user's data folder: a design's choices, the tokens it was trained
-on and its loss, without data or weights. Losses compare only for equal data, task and recipe, so a run reads no others.
+Each result is a line of JSON in ``trainings.jsonl`` in the user's data folder: a design's choices, its number of
+training tokens and its loss, without data or weights. Losses are comparable only if data, task and recipe are equal, so
+a run reads only results for which all three equal its own.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from chipwise.training.data.recipe import Recipe
 from chipwise.training.tasks.protocol import TaskData
 
 SCHEMA = "chipwise.past_training/1"
-MOST = 500  # latest trainings that a run begins with
+MOST = 500  # most past training runs that a search begins with; the latest are taken
 
 Known = tuple[tuple[int, ...], int, float]  # row in a space, tokens, loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastTraining:
-    """A finished training of an earlier run.
+    """A finished training run of an earlier search.
 
     Attributes:
-        data: Digest of the task, its data and the recipe.
+        data: Digest of the task, its data and the training recipe.
         task: Name of the task.
         run: Name of the run.
-        added: When it was stored, ISO 8601.
+        added: Time at which the result was stored, in ISO 8601.
         choices: Choices of the design, as :meth:`SearchSpace.choices` gives them.
-        tokens: Positions that it was trained on.
-        loss: Validation loss in the weight format of ``choices``.
+        tokens: Number of tokens (or positions) that the design was trained on.
+        loss: Validation loss with weights in the format that ``choices`` names.
         seed: Random seed of the run.
     """
 
@@ -56,7 +57,9 @@ class PastTraining:
 
     def __post_init__(self) -> None:
         if self.schema != SCHEMA:
-            raise SpecError(f"{self.schema!r} is not the format that this version reads ({SCHEMA})", field="schema")
+            raise SpecError(
+                f"must be {SCHEMA}, the format that this version reads, not {self.schema!r}", field="schema"
+            )
         if self.tokens < 1:
             raise SpecError(f"must be at least 1, not {self.tokens}", field="tokens")
         if not (math.isfinite(self.loss) and self.loss > 0):
@@ -64,12 +67,12 @@ class PastTraining:
 
     @property
     def key(self) -> str:
-        """Digest of what was trained; two lines with the same key are the same training."""
+        """Key of the training run; two lines with the same key describe the same run."""
         return digest([self.data, self.choices, self.tokens, self.seed])
 
 
 class PastTrainings:
-    """The file of this user's past trainings.
+    """The file of this user's past training runs.
 
     Args:
         path: The file. Default: ``trainings.jsonl`` in the data folder (``CHIPWISE_HOME`` if set).
@@ -79,14 +82,16 @@ class PastTrainings:
         self.path = data_folder() / "trainings.jsonl" if path is None else Path(path)
 
     def entries(self) -> list[PastTraining]:
-        """All trainings, oldest first.
+        """All past training runs, oldest first.
 
         Raises:
-            SpecError: A line is damaged or of another version; it is named.
+            SpecError: A line is damaged or has another version's format; the message names the line.
         """
         if not self.path.exists():
             return []
-        return self._read(self.path, "; chipwise prior reset deletes the file, prior: shipped in a run ignores it")
+        return self._read(
+            self.path, "; delete the file with chipwise prior reset, or ignore it with prior: shipped in the run"
+        )
 
     @staticmethod
     def _read(path: Path, hint: str = "") -> list[PastTraining]:
@@ -102,7 +107,7 @@ class PastTrainings:
         return list(found.values())
 
     def add(self, items: Iterable[PastTraining]) -> int:
-        """Appends those of ``items`` that are not stored yet; returns their number."""
+        """Appends the ``items`` that are not stored yet; returns how many were added."""
         known = {one.key for one in self.entries()}
         new = {one.key: one for one in items if one.key not in known}
         if new:
@@ -116,21 +121,21 @@ class PastTrainings:
         return len(new)
 
     def export(self, path: str | Path) -> int:
-        """Writes all trainings to a file that :meth:`import_` reads; returns their number."""
+        """Writes all past training runs to a file that :meth:`import_` can read; returns their number."""
         check_output(path)
         found = self.entries()
         write_atomic(path, _lines(found))
         return len(found)
 
     def import_(self, path: str | Path) -> int:
-        """Adds the trainings of an exported file; returns how many were new.
+        """Adds the training runs of an exported file; returns how many were new.
 
         Raises:
-            SpecError: The file is missing or a line is not a training; then nothing is added.
+            SpecError: The file is missing or a line is not a training run; then nothing is added.
         """
         items = self._read(Path(path))
         if not items:
-            raise SpecError("holds no trainings", file=str(path))
+            raise SpecError("holds no training runs; give a file that chipwise prior export wrote", file=str(path))
         return self.add(items)
 
     def reset(self) -> None:
@@ -144,12 +149,15 @@ def _lines(items: Iterable[PastTraining]) -> str:
 
 
 def data_key(spec: RunSpec, data: TaskData) -> str:
-    """Digest of everything that losses depend on, except the design, its tokens and the seed."""
+    """Digest of everything that a loss depends on, except the design, its tokens and the seed."""
     return digest([spec.task, dict(spec.data), dict(data.summary()), Recipe(), dict(data.recipe)])
 
 
 def known_before(spec: RunSpec, space: SearchSpace, data: TaskData) -> list[Known]:
-    """The past trainings of this data whose designs ``space`` holds, latest last; none unless ``prior: auto``."""
+    """Past training runs on this data whose designs are in ``space``, oldest first; empty unless ``prior`` is ``auto``.
+
+    Only the latest ``MOST`` of them are returned.
+    """
     if spec.prior != "auto":
         return []
     found, key = [], data_key(spec, data)
@@ -164,7 +172,7 @@ def known_before(spec: RunSpec, space: SearchSpace, data: TaskData) -> list[Know
 
 
 def store_trainings(spec: RunSpec, data: TaskData, items: Sequence[Candidate]) -> int:
-    """Stores the finished trainings of a run; returns how many were new."""
+    """Stores the finished training runs of a search; returns how many were new."""
     key, when = data_key(spec, data), now()
     return PastTrainings().add(
         PastTraining(

@@ -16,7 +16,7 @@ from chipwise.training.tasks.metric import BITS_PER_BYTE, Metric
 
 @dataclass
 class Status:
-    """State of a search; one object is updated in place and passed to the observer on each change."""
+    """State of a search. One object is updated in place and passed to the observer on each change."""
 
     phase: str = "starting"
     detail: str = ""
@@ -36,7 +36,7 @@ class Status:
 
     @property
     def left_s(self) -> float:
-        """Expected seconds until the whole budget is used, on idle cores; NaN if the budget is not a time."""
+        """Expected seconds until a time budget is used up, on otherwise idle cores; NaN for other budgets."""
         return math.nan if self.unit == "tokens" else max(0.0, self.budget - self.spent) / self.workers
 
 
@@ -69,24 +69,24 @@ def line_of(status: Status) -> str:
 
 
 def best_of(status: Status) -> str:
-    """The lowest loss so far, in the task's metric."""
+    """Text with the lowest loss so far, in the task's metric."""
     return f"{status.metric.text(status.best_loss or 0.0)} {status.metric.short or status.metric.title}"
 
 
 def _clock(status: Status) -> str:
-    """Used and total budget, such as ``[ 12/100 CPU-s]``."""
+    """Spent and total budget, such as ``[ 12/100 CPU-s]``."""
     if status.unit == "tokens":
         return f"[{amount_of(status.spent, status)} of {amount_of(status.budget, status)} tokens]"
     return f"[{status.spent:5.0f}/{status.budget:.0f} {UNITS[status.unit][0]}]"
 
 
 def amount_of(value: float, status: Status) -> str:
-    """A quantity of the budget as text."""
+    """An amount in the budget's unit, as text."""
     return units.show(value, "count" if status.unit == "tokens" else "time")
 
 
 def seen(stream: TextIO | None = None) -> Observer:
-    """An observer that redraws one line in a terminal or notebook; :func:`silent` elsewhere.
+    """Returns an observer that redraws one line in a terminal or notebook, or :func:`silent` if there is neither.
 
     Args:
         stream: Output stream. Default: standard error in a terminal, standard output in a notebook.
@@ -105,7 +105,7 @@ def _in_notebook() -> bool:
 
 
 class _Line:
-    """One line that is rewritten at each new phase and every half second."""
+    """Observer that rewrites one line at each new phase and every half second."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._phase, self._drawn_s = stream, "", -math.inf

@@ -1,4 +1,4 @@
-"""Sizes of a space that are given as a range, such as ``256..1024``: widths in whole tiles of the target."""
+"""Expands size ranges in a space, such as ``256..1024``, to lists; widths become multiples of the target's tile."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from chipwise.errors import SpecError
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.explain.rules.change import columns_of_tile
 
-MOST_WIDTHS = 8  # values that a range of widths becomes
+MOST_WIDTHS = 8  # most values that a range of widths becomes
 MOST_DEPTHS = 64
 _RANGE = re.compile(r"\s*(\d{1,9})\s*\.\.\s*(\d{1,9})\s*")
 
 
 def with_lists(space: Mapping[str, object], sheet: DeviceProfile | None) -> dict[str, object]:
-    """``space`` with every range as a list: of all depths, or of up to eight widths that are whole tiles.
+    """``space`` with every range as a list: all depths in the range, or up to eight widths that fill whole tiles.
 
-    Widths lie evenly on a logarithmic scale, each at the nearest multiple of the tile of the target's products (16
-    values, a vector of 512 bits, on this machine).
+    Widths are spaced evenly on a logarithmic scale and rounded to multiples of the tile of the target's matrix products
+    (on this machine 16 values, a vector of 512 bits).
 
     Raises:
-        SpecError: A range is empty, or holds no multiple of the tile.
+        SpecError: A range is empty, or contains no multiple of the tile.
     """
     found = dict(space)
     for name in ("d_model", "depth"):
@@ -50,12 +50,14 @@ class _Range:
             return None
         low, high = int(match[1]), int(match[2])
         if not 0 < low <= high:
-            raise SpecError(f"a range goes from a smaller to a larger size above 0, not {value}", field=field)
+            raise SpecError(f"a range must go from a smaller to a larger size above 0, not {value}", field=field)
         return cls(low, high, field)
 
     def depths(self) -> list[int]:
         if self.high - self.low >= MOST_DEPTHS:
-            raise SpecError(f"at most {MOST_DEPTHS} depths, not {self.high - self.low + 1}", field=self.field)
+            raise SpecError(
+                f"a range may have at most {MOST_DEPTHS} depths, not {self.high - self.low + 1}", field=self.field
+            )
         return list(range(self.low, self.high + 1))
 
     def widths(self, sheet: DeviceProfile | None) -> list[int]:
@@ -64,7 +66,8 @@ class _Range:
         if first > last:
             name = "this machine" if sheet is None else sheet.name
             raise SpecError(
-                f"no multiple of {tile}, the tile of products on {name}, lies in {self.low}..{self.high}",
+                f"{self.low}..{self.high} contains no multiple of {tile}, the tile of matrix products on {name}; "
+                "widen it",
                 field=self.field,
             )
         return [int(count) * tile for count in np.unique(np.geomspace(first, last, MOST_WIDTHS).round())]

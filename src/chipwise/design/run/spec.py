@@ -1,4 +1,4 @@
-"""The specification of a search, as stated in its YAML file."""
+"""Defines and checks the specification of a search, which its YAML file states."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from chipwise.design.limits import (
 from chipwise.design.run.budget_spec import Allowance, BudgetSpec, allowance
 from chipwise.design.run.ranges import with_lists
 from chipwise.design.strategies.algorithms import STRATEGIES
-from chipwise.errors import SpecError, UnitError, UnknownName, Unsupported, nearest
+from chipwise.errors import SpecError, UnknownName, Unsupported, nearest
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import default_runtime, on_device, runtime_named
 from chipwise.model.ops.workload import Workload
@@ -45,7 +45,7 @@ from chipwise.training.tasks.protocol import TASKS, Task
 from chipwise.training.trainers.train_spec import TrainSpec
 
 LOCAL_RUNTIME = "onnxruntime"
-DEFAULT = "default"  # default of a run file without a runtime
+DEFAULT = "default"  # runtime in a run file that names none
 MOST_THREADS = 1024  # more cores than any tested machine
 MOST_DEVICES = 1024
 MOST_PLANNED = 1_000_000
@@ -53,7 +53,7 @@ EXPECTED_LOSS = "expected_loss"
 FORMATS = ("fp32", "int8", "int4")  # formats in which trained weights are evaluated
 CONFIDENCE = "90 %"
 SHARED_SHARE = 0.25  # share of budget.cpu for training the supernet
-_LATER = {  # fields added after the first release, with the value that it used
+_LATER = {  # fields added after the first release, with the value that it used for each
     "targets": [],
     "across": "worst",
     "profiling": "hybrid",
@@ -63,7 +63,7 @@ _LATER = {  # fields added after the first release, with the value that it used
     "confidence": CONFIDENCE,
 }
 _LATER_TARGET = {"power": None, "price": None, "tp": 1, "pp": 1, "kv": None, "like": None, "ambient": None}
-NO_SPACE = "a run that cuts a model has no space to look at; chipwise search runs it"
+NO_SPACE = "a run that cuts a model has no search space to show; start it with chipwise search"
 ON_SHEETS = (
     "ttft_p50",
     "ttft_p99",
@@ -76,16 +76,17 @@ ON_SHEETS = (
     *USED,
     "parameters",
     *SPENDING,
-)  # metrics in a data sheet's price table
+)  # metrics that a data sheet's table of predicted costs contains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSpec:
     """The device and runtime that will serve the winner.
 
-    ``device`` is ``local`` (this machine, which is calibrated and measured), a data sheet's name or file, a taught or
-    calibrated profile, or ``ssh:user@host``, which is measured over ssh and predicted by the data sheet in ``like``.
-    ``power`` and ``price`` state watts while serving and dollars per hour.
+    ``device`` is one of: ``local``, this machine, which is calibrated and measured; the name or file of a data sheet,
+    or of a profile from ``chipwise teach`` or a calibration; or ``ssh:user@host``, a device that is measured over ssh
+    and predicted by the data sheet in ``like``. ``power`` states the watts while serving, ``price`` the dollars per
+    hour.
     """
 
     device: str = "local"
@@ -95,8 +96,8 @@ class TargetSpec:
     price: str | float | None = None  # such as 0.10 USD/h
     tp: int = 1  # tensor-parallel degree
     pp: int = 1  # pipeline stages
-    kv: str | None = None  # KV-cache dtype; that of the activations by default
-    like: str | None = None  # data sheet that predicts an ssh device
+    kv: str | None = None  # KV-cache dtype; by default that of the activations
+    like: str | None = None  # data sheet that predicts a device measured over ssh
     ambient: str | float | None = None  # temperature of the surroundings, for limits on sustained times
 
     def __post_init__(self) -> None:
@@ -107,7 +108,7 @@ class TargetSpec:
         if self.local:
             for name, usual in (("tp", 1), ("pp", 1), ("kv", None), ("like", None)):
                 if getattr(self, name) != usual:
-                    raise SpecError("only valid if device names another machine; leave it out", field=name)
+                    raise SpecError("only valid if `device` names another machine; leave it out", field=name)
             return
         self._check_elsewhere()
 
@@ -118,7 +119,7 @@ class TargetSpec:
 
     @property
     def sheet(self) -> datasheet.DeviceProfile | None:
-        """The data sheet that predicts the device; None if a calibration does."""
+        """The data sheet from which the device's costs are predicted; None if a calibrated profile predicts them."""
         name = self.like if self.device.startswith("ssh:") else self.device
         return None if self.local or name is None or name.endswith(".json") else datasheet.load(name)
 
@@ -132,7 +133,7 @@ class TargetSpec:
 
     @property
     def ambient_c(self) -> float | None:
-        """Temperature of the surroundings in degrees Celsius, if stated."""
+        """Ambient temperature in degrees Celsius, if stated."""
         return None if self.ambient is None else ambient_of(self.ambient)
 
     def _default_runtime(self) -> str:
@@ -150,7 +151,7 @@ class TargetSpec:
             sheet = self.sheet
         except UnknownName as error:
             field = "like" if self.device.startswith("ssh:") else "device"
-            raise SpecError(f"{error}; local is this machine", field=field) from None
+            raise SpecError(f"{error}; `local` means this machine", field=field) from None
         assert sheet is not None
         return sheet
 
@@ -158,8 +159,8 @@ class TargetSpec:
         if self.device.startswith("ssh:"):
             if self.like is None:
                 raise SpecError(
-                    "name the data sheet of the most similar device, such as like: raspberry-pi-5 (chipwise "
-                    "devices lists them): candidates are predicted by it until they are measured",
+                    "name the data sheet of the most similar device, such as `like: raspberry-pi-5` "
+                    "(`chipwise devices` lists all sheets); it predicts the candidates until they are measured",
                     field="like",
                 )
         elif self.like is not None:
@@ -177,11 +178,11 @@ class TargetSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlsoOn:
-    """Another device that the winner should suit, described by its data sheet: predicted, not measured.
+    """Another device that the winner should suit; costs on it are predicted from its data sheet, never measured.
 
-    Predictions are those of ``chipwise estimate`` in ``runtime`` (by default the device's own). ``weight`` is used if
-    costs are weighted. Limits may be on times, memory and parameters, and on power, energy and price if the data
-    sheet has the necessary figures.
+    Predictions are those of ``chipwise estimate`` with ``runtime`` (by default the device's own). ``weight`` is the
+    device's weight if costs are averaged over devices. Limits may be on times, memory and parameters, and also on
+    power, energy and price if the data sheet has the figures for them.
     """
 
     device: str
@@ -197,7 +198,8 @@ class AlsoOn:
         for limit in self.limits:
             if limit.metric not in ON_SHEETS:
                 raise SpecError(
-                    f"no sheet predicts it; {nearest(limit.metric, ON_SHEETS)}", field=f"constraints.{limit.metric}"
+                    f"data sheets do not predict this metric; {nearest(limit.metric, ON_SHEETS)}",
+                    field=f"constraints.{limit.metric}",
                 )
             if limit.metric in SPENDING:
                 _told(sheet, limit.metric, f"constraints.{limit.metric}")
@@ -212,7 +214,7 @@ class AlsoOn:
 
     @property
     def target(self) -> TargetSpec:
-        """The device and its runtime as a target."""
+        """The device and its runtime as a :class:`TargetSpec`."""
         return TargetSpec(device=self.device, runtime=self.runtime)
 
     @property
@@ -222,7 +224,7 @@ class AlsoOn:
 
     @property
     def limits_there(self) -> tuple[Constraint, ...]:
-        """The limits on this device, with metrics named ``metric@device``."""
+        """The limits on this device; their metrics are named ``metric@device``."""
         return tuple(replace(limit, metric=f"{limit.metric}@{self.sheet.name}") for limit in self.limits)
 
 
@@ -235,17 +237,18 @@ def _told(sheet: datasheet.DeviceProfile, metric: str, field: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualitySpec:
-    """How candidates are evaluated before their final training.
+    """How candidates are evaluated before the final training runs.
 
-    ``short-training`` trains many candidates for a short time and fewer for longer; ``supernet`` first trains a
-    supernet and uses its scores as a prior; ``proxy`` trains nothing before the final trainings and ranks candidates by
-    the scaling law; ``auto`` is ``short-training``, which was best in measurements (docs/notes/judging.md).
+    ``short-training`` trains many candidates briefly and the best of them for longer; ``supernet`` first trains a
+    supernet and uses its scores as a prior; ``proxy`` ranks candidates by the scaling law and trains only the
+    finalists; ``auto`` is ``short-training``, which was best in measurements (docs/notes/judging.md).
 
-    ``law`` trains nothing at all: designs are ranked by the loss that a scaling law expects after ``budget.tokens`` of
-    training, and the winner comes with a training plan.
+    The method ``law`` trains nothing: it ranks designs by the loss that a scaling law expects after training on
+    ``budget.tokens`` tokens, and the winner gets a training plan.
 
-    ``budget`` is the CPU time of the supernet's training; ``law`` is a CSV file of your own trainings, which update the
-    shipped law; ``plan_device`` and ``plan_devices`` are the devices in the winner's training plan.
+    The field ``budget`` is the CPU time for training the supernet. The field ``law`` names a CSV file with training
+    runs of your own, which update the shipped law. ``plan_device`` and ``plan_devices`` are the device, and the number
+    of devices, in the winner's training plan.
     """
 
     method: Literal["auto", "supernet", "short-training", "proxy", "law"] = "auto"
@@ -256,13 +259,13 @@ class QualitySpec:
 
     def __post_init__(self) -> None:
         if self.budget is not None:
-            _seconds(self.budget, "budget")
+            _positive(self.budget, "duration", "budget")
             if self.method != "supernet":
-                raise SpecError("only method: supernet has a separate budget", field="budget")
+                raise SpecError("only `method: supernet` takes a budget here; leave it out", field="budget")
         usual = (None, "h100-sxm", 8)
         for name, unset in zip(("law", "plan_device", "plan_devices"), usual, strict=True):
             if self.method != "law" and getattr(self, name) != unset:
-                raise SpecError("only valid for method: law; leave it out", field=name)
+                raise SpecError("only valid for `method: law`; leave it out", field=name)
         positive(self, "plan_devices", most=MOST_PLANNED)
         try:
             datasheet.load(self.plan_device)
@@ -271,21 +274,22 @@ class QualitySpec:
 
     @property
     def chosen(self) -> str:
-        """The effective method, with ``auto`` resolved."""
+        """The method that is used; ``auto`` is replaced with the method that it stands for."""
         return "short-training" if self.method == "auto" else self.method
 
     def shared_s(self, cpu_s: float) -> float:
-        """CPU seconds of the supernet's training for a total budget of ``cpu_s``; 0 without a supernet."""
+        """CPU seconds of the total budget ``cpu_s`` that are spent on training the supernet; 0 without a supernet."""
         if self.chosen != "supernet":
             return 0.0
-        return SHARED_SHARE * cpu_s if self.budget is None else _seconds(self.budget, "budget")
+        return SHARED_SHARE * cpu_s if self.budget is None else _positive(self.budget, "duration", "budget")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """A task on which finalists are evaluated: a shipped one by name, or a CSV or JSON Lines file.
+    """A task on which finalists are evaluated: the name of a shipped task, or a CSV or JSON Lines file.
 
-    A file's path is relative to the run file's folder; its name without suffix is the task's name in constraints.
+    The path of a file is relative to the run file's folder. In constraints, the task's name is the file's name without
+    its suffix.
     """
 
     name: str | None = None
@@ -299,13 +303,13 @@ class TaskSpec:
             known = [*EVALUATIONS.names(), "or a .csv or .jsonl file"]
             raise SpecError(f"unknown task {self.name!r}; {nearest(self.name, known)}", field="name")
         if self.name is not None and self.kind is not None:
-            raise SpecError("only valid for a file", field="kind")
+            raise SpecError("only valid for a file; leave it out", field="kind")
         if self.file is not None and Path(self.file).suffix.lower() not in (".csv", ".jsonl"):
             raise SpecError(f"{self.file!r} is neither .csv nor .jsonl", field="file")
 
     @property
     def label(self) -> str:
-        """Name in constraints and reports."""
+        """Name of the task in constraints and reports."""
         return self.name if self.name is not None else Path(str(self.file)).stem
 
     def where(self, base: str | Path) -> str:
@@ -313,15 +317,8 @@ class TaskSpec:
         return self.name if self.name is not None else str(Path(base) / str(self.file))
 
 
-def _seconds(text: object, field: str) -> float:
-    return _positive(text, "duration", field)
-
-
 def _positive(text: object, kind: str, field: str) -> float:
-    try:
-        value = units.parse(text, kind)
-    except UnitError as error:
-        raise SpecError(str(error), field=field) from None
+    value = units.parse_field(text, kind, field)
     if value <= 0:
         raise SpecError(f"must be positive, not {text}", field=field)
     return value
@@ -329,7 +326,7 @@ def _positive(text: object, kind: str, field: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategySpec:
-    """Strategy that chooses the candidates to train: ``auto`` is the run's own chooser."""
+    """The strategy that chooses which candidates to train; ``auto`` is the strategy that chipwise itself provides."""
 
     strategy: str = "auto"
 
@@ -340,7 +337,7 @@ class StrategySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """One search. Built by :func:`load_run` or :func:`run_spec`; every field is checked."""
+    """Specification of one search. :func:`load_run` and :func:`run_spec` build it and check every field."""
 
     name: str
     workload: Workload
@@ -353,18 +350,18 @@ class RunSpec:
     budget: BudgetSpec = field(default_factory=BudgetSpec)
     search: StrategySpec = field(default_factory=StrategySpec)
     targets: tuple[AlsoOn, ...] = ()
-    across: Literal["worst", "weighted"] = "worst"  # how objectives in seconds are combined over targets
+    across: Literal["worst", "weighted"] = "worst"  # how objectives in seconds are combined over devices
     profiling: Literal["simulated", "measured", "hybrid"] = (
         "hybrid"  # which candidates are measured before they are trained further
     )
-    tasks: tuple[TaskSpec, ...] = ()  # tasks on which finalists and reference design are evaluated at the end
+    tasks: tuple[TaskSpec, ...] = ()  # tasks on which finalists and the reference design are evaluated at the end
     quality: QualitySpec = field(default_factory=QualitySpec)
     train: TrainSpec = field(default_factory=TrainSpec)
     confidence: str | float = CONFIDENCE  # probability with which limits on predictions must hold
-    prompt_p99: int | None = later(None)  # of prompts that vary; written workload: {prompt_tokens: {p50, p99}}
-    quantiser: Literal["auto", "nearest", "searched", "gptq"] = later("auto")  # of the weights of finalists
-    prior: Literal["auto", "shipped", "none"] = later("auto")  # shipped: without earlier runs; none: nothing
-    widen: Literal["auto", "never"] = later("never")  # auto: larger sizes where the best designs lie at the edge
+    prompt_p99: int | None = later(None)  # P99 of prompts that vary; written workload: {prompt_tokens: {p50, p99}}
+    quantiser: Literal["auto", "nearest", "searched", "gptq"] = later("auto")  # how finalists' weights are rounded
+    prior: Literal["auto", "shipped", "none"] = later("auto")  # shipped: ignores earlier runs; none: without prior
+    widen: Literal["auto", "never"] = later("never")  # auto: adds larger sizes if the best designs lie at the edge
     carbon: str | float | None = later(None)  # grams of CO2 of the grid's kilowatt-hour, such as 350 g/kWh
     seed: int = 0
     folder: str = "."  # folder of the run file, for relative data paths; not a field of the file
@@ -382,15 +379,15 @@ class RunSpec:
             raise error.inside(field="space") from None
         names = [item.device for item in self.targets]
         if len(set(names)) != len(names):
-            raise SpecError(f"a device is listed twice in {names}", field="targets")
+            raise SpecError(f"a device is listed twice in {names}; list each once", field="targets")
         if self.quality.chosen == "proxy" and self.search.strategy != "auto":
             raise SpecError(
-                f"law ignores search.strategy ({self.search.strategy}); remove one of them",
+                f"`quality: proxy` ignores search.strategy ({self.search.strategy}); remove one of them",
                 field="quality.method",
             )
         labels = [item.label for item in self.tasks]
         if len(set(labels)) != len(labels):
-            raise SpecError(f"two tasks have one name in {labels}", field="tasks")
+            raise SpecError(f"two tasks have the same name in {labels}; rename one", field="tasks")
         _ = self.confidence_share
         if self.carbon is not None:
             grams_per_kwh(self.carbon, "carbon")
@@ -403,21 +400,28 @@ class RunSpec:
                 field="quality.method",
             )
         if self.quality.chosen == "supernet" and {"norm", "norm_place"} & set(self.space.globals):
-            raise SpecError("models that share weights have one kind and place of norms", field="space.norm")
+            raise SpecError(
+                "models that share weights must all use one kind of norm in one place; give `norm` and "
+                "`norm_place` one value each",
+                field="space.norm",
+            )
         if self.quality.chosen == "supernet" and set(self.space.layer.ffn) & set(GROUPED):
-            raise SpecError("grouped feed-forwards share no weights with others", field="space.layer.ffn")
+            raise SpecError(
+                "a supernet cannot contain grouped feed-forwards, which share no weights with others; leave them out",
+                field="space.layer.ffn",
+            )
         self._require_known()
         by_law = self.quality.chosen == "law"
         metric = self.task_settings.metric
         sought, direction = (EXPECTED_LOSS, "minimize") if by_law else (metric.name, metric.direction)
         if [goal.direction for goal in self.goals if goal.metric == sought] != [direction]:
-            raise SpecError(f"{sought}: {direction} must be among them", field="objectives")
+            raise SpecError(f"must contain {sought}: {direction}", field="objectives")
         if by_law:
             self._check_law()
         elif unknown := [name for name in self.space.formats if name not in FORMATS]:
             raise SpecError(
-                f"models are evaluated and exported in {', '.join(FORMATS)}, not in {unknown[0]}; choose of these "
-                "(a data sheet's runtime stores them in its own formats), or quality: law, which trains nothing",
+                f"models are evaluated and exported in {', '.join(FORMATS)}, not in {unknown[0]}; choose one of these "
+                "(a data sheet's runtime stores them in its own formats), or `quality: law`, which trains nothing",
                 field="space.weights",
             )
         self.task_settings.require_fit(self.workload, self.space)
@@ -425,24 +429,24 @@ class RunSpec:
             self._check_prompts(self.prompt_p99)
 
     def _check_trained_task(self) -> None:
-        """Refuses fields that only text searches have."""
+        """Refuses fields that only searches for text models have."""
         if self.quality.chosen in ("supernet", "law"):
             raise SpecError(
                 f"{self.quality.chosen} works for text only; choose short-training or proxy", field="quality.method"
             )
         if self.tasks:
-            raise SpecError("these are evaluations of text models; leave them out", field="tasks")
+            raise SpecError("these tasks evaluate text models only; leave them out", field="tasks")
 
     def _check_prompts(self, p99: int) -> None:
-        """Refuses a spread of prompts where it has no meaning, or does not fit."""
+        """Refuses prompts of varying length if the task's requests have no prompts, or if the longest do not fit."""
         field = "workload.prompt_tokens"
         if self.task_settings.latency_metric not in PER_TOKEN:
-            raise SpecError(f"requests of {self.task} have one size; write one number", field=field)
+            raise SpecError(f"all requests of {self.task} have the same size; write one number", field=field)
         check_prompts(self.workload.prompt_tokens, p99, field)
         self.task_settings.require_fit(replace(self.workload, prompt_tokens=p99), self.space)
 
     def _require_known(self) -> None:
-        """Refuses invalid constraints and objectives, and those whose data the target does not state."""
+        """Refuses invalid constraints and objectives, and metrics for which the target has no data."""
         limited = [(item.metric, "constraints") for item in self.limits]
         sought = [(item.metric, "objectives") for item in self.goals]
         for metric, where in (*limited, *sought):
@@ -452,42 +456,58 @@ class RunSpec:
                 _told(datasheet.load(other.device), metric, f"{where}.{metric}")
 
     def _check_law(self) -> None:
-        """Refuses fields that need training in a search that trains nothing."""
+        """Refuses fields that only searches with training have."""
         if self.budget.unit != "tokens":
             raise SpecError(
-                "a law needs the tokens that the design will be trained on; write budget: {tokens: 300B}",
+                "a law predicts the loss after a number of training tokens; state it, such as budget: {tokens: 300B}",
                 field="budget",
             )
         if self.target.local:
             raise SpecError(
-                "a search by law trains and measures nothing; name the device to design for, such as h100-sxm",
+                "`quality: law` trains and measures nothing; name the data sheet of the device to design for, "
+                "such as h100-sxm",
                 field="target.device",
             )
         if self.space.norm_place != ("pre",) or len(self.space.norms) > 1:
-            raise SpecError("laws of loss are of models with one kind of norm before blocks", field="space.norm_place")
+            raise SpecError(
+                "scaling laws describe models with one kind of norm, placed before blocks; choose "
+                "`norm_place: pre` and one `norm`, or another quality.method",
+                field="space.norm_place",
+            )
         if set(self.space.layer.ffn) & set(GROUPED):
-            raise SpecError("laws of loss know no grouped feed-forwards; search by training", field="space.layer.ffn")
+            raise SpecError(
+                "scaling laws do not describe grouped feed-forwards; leave them out, or choose another quality.method",
+                field="space.layer.ffn",
+            )
         if "none" in (*self.space.layer.heads, *self.space.layer.ffn):
             raise SpecError(
-                "laws of loss know no layers without a block (none); search by training", field="space.layer"
+                "scaling laws do not describe layers without a block; leave `none` out, or choose another "
+                "quality.method",
+                field="space.layer",
             )
         for name in ("tasks", "targets", "data"):
             if getattr(self, name):
-                raise SpecError("quality: law trains nothing; leave it out, or choose another method", field=name)
+                raise SpecError(
+                    "`quality: law` trains nothing; leave this field out, or choose another quality.method", field=name
+                )
         if self.search.strategy != "auto":
             raise SpecError(
-                f"law ignores search.strategy ({self.search.strategy}); remove one of them",
+                f"`quality: law` ignores search.strategy ({self.search.strategy}); remove one of them",
                 field="search",
             )
         for limit in self.limits:
             if not limit.hard or not is_cost(limit.metric):
-                raise SpecError("a search by law has only hard limits on costs", field=f"constraints.{limit.metric}")
+                raise SpecError(
+                    "`quality: law` takes only hard limits on costs; leave this limit out or make it hard",
+                    field=f"constraints.{limit.metric}",
+                )
 
     def _require_told(self, metric: str, field: str) -> None:
-        """Refuses a metric that the target cannot measure or predict, or that does not apply to the task's requests."""
+        """Refuses a metric that the target cannot measure or predict, or that the task's requests do not have."""
         if self.task_settings.latency_metric not in PER_TOKEN and metric in PER_TOKEN:
             raise SpecError(
-                f"a request of {self.task} is one pass, no token is generated; use {self.task_settings.latency_metric}",
+                f"a request of {self.task} is one pass that generates no token; use "
+                f"{self.task_settings.latency_metric}",
                 field=field,
             )
         if metric in DERIVED and metric not in derived(dict.fromkeys(METRICS, 1.0), self.space):
@@ -504,7 +524,7 @@ class RunSpec:
             _told(sheet, metric, field)
         elif metric == "tpot_sustained" and self.target.device.startswith("ssh:"):
             raise SpecError(
-                "over ssh only the cold machine is measured; choose tpot_p50, or name the data sheet as the device",
+                "over ssh a device is measured only while cold; choose tpot_p50, or set `device` to its data sheet",
                 field=field,
             )
         elif metric == "tpot_sustained" and sheet is not None:
@@ -516,10 +536,7 @@ class RunSpec:
     @property
     def confidence_share(self) -> float:
         """The probability with which a limit on a predicted value must hold."""
-        try:
-            share = units.parse(self.confidence, "share")
-        except UnitError as error:
-            raise SpecError(str(error), field="confidence") from None
+        share = units.parse_field(self.confidence, "share", "confidence")
         if not 0.5 <= share < 1:
             raise SpecError(
                 f"must be from 50 % (the predicted value alone) to below 100 %, not {self.confidence}",
@@ -529,7 +546,7 @@ class RunSpec:
 
     @property
     def allowance(self) -> Allowance:
-        """The share of the budget for trainings, in the unit of trainings."""
+        """The part of the budget for training, in the unit in which training is charged."""
         return allowance(self.budget, self.train)
 
     @property
@@ -540,12 +557,12 @@ class RunSpec:
 
     @property
     def operators(self) -> OperatorPrior:
-        """What is known of operators before any training."""
+        """Effects of operators on loss and training speed, as known before the run trains anything."""
         return NOTHING_KNOWN if self.prior == "none" else self.task_settings.operators
 
     @property
     def limits_elsewhere(self) -> tuple[Constraint, ...]:
-        """The constraints on other devices, with metrics named ``metric@device``."""
+        """The constraints on other devices; their metrics are named ``metric@device``."""
         return tuple(limit for item in self.targets for limit in item.limits_there)
 
     @property
@@ -556,7 +573,7 @@ class RunSpec:
 
     @property
     def floors(self) -> tuple[Constraint, ...]:
-        """Constraints on the results of tasks."""
+        """The constraints on scores of tasks."""
         return tuple(limit for limit in self.limits if limit.task is not None)
 
     @property
@@ -566,9 +583,11 @@ class RunSpec:
 
     @property
     def identity(self) -> str:
-        """Identity of a study's trials: all fields except those about workers and where trainings run.
+        """Digest that identifies a study's trials.
 
-        Fields added after the first release count only if they are used, so that older studies can be opened.
+        It covers all fields except the folder, the grid's carbon intensity, the number of workers and the place of
+        training. Fields that were added after the first release are included only if they are used, so that older
+        studies can be opened.
         """
         data = plain(self)
         data.pop("carbon", None)
@@ -594,7 +613,8 @@ def load_run(path: str | Path) -> RunSpec:
     """Reads and checks a search's YAML file, or the run in a folder such as ``runs/clinic``.
 
     Raises:
-        SpecError: The file is missing or broken, or a field is unknown, missing or wrong; file and field are named.
+        SpecError: The file is missing or broken, or a field is unknown, missing or wrong; the message names file and
+            field.
     """
     if os.path.isdir(path):
         held = Path(path) / "spec.json"
@@ -608,10 +628,10 @@ def load_run(path: str | Path) -> RunSpec:
 
 
 def run_spec(data: object, *, file: str) -> RunSpec:
-    """Checks a search given as a mapping. Strategy, target, task and method may be given by name only.
+    """Builds and checks a search from a mapping. Strategy, target, task and method may be given by name alone.
 
     Raises:
-        SpecError: A field is unknown, missing or wrong; ``file`` and field are named.
+        SpecError: A field is unknown, missing or wrong; the message names ``file`` and the field.
     """
     if not isinstance(data, Mapping):
         return build(RunSpec, data, file=file)
@@ -636,7 +656,7 @@ def run_spec(data: object, *, file: str) -> RunSpec:
 
 
 def _listed(fields: Mapping[str, object], file: str) -> dict[str, object]:
-    """``fields`` with ranges of sizes as lists; the target decides which widths those are."""
+    """``fields`` with size ranges expanded to lists; the target's tile decides which widths a range contains."""
     space = fields.get("space")
     if not isinstance(space, Mapping):
         return dict(fields)
@@ -648,7 +668,7 @@ def _listed(fields: Mapping[str, object], file: str) -> dict[str, object]:
 
 
 def spelt_out(data: Mapping[str, object]) -> dict[str, object]:
-    """``data`` with strategy, method, targets and tasks as mappings, even if they were given by name only."""
+    """``data`` with strategy, method, targets and tasks as mappings, even where only names were given."""
     found = dict(data)
     if isinstance(data.get("search"), str):
         found["search"] = {"strategy": data["search"]}
@@ -673,13 +693,13 @@ def spelt_out(data: Mapping[str, object]) -> dict[str, object]:
 
 
 def varying_prompts(workload: Mapping[str, object]) -> dict[str, object]:
-    """The fields of a workload whose prompts vary; none if they do not."""
+    """The fields that replace ``workload`` if its prompts vary in length; empty if they do not."""
     prompts = workload.get("prompt_tokens")
     if not isinstance(prompts, Mapping):
         return {}
     if set(prompts) != {"p50", "p99"}:
         raise SpecError(
-            "write a number, or the P50 and P99 of prompts that vary: {p50: 64, p99: 900}",
+            "write a number, or the P50 and P99 of prompts that vary in length: {p50: 64, p99: 900}",
             field="workload.prompt_tokens",
         )
     for tokens in prompts.values():

@@ -1,7 +1,7 @@
-"""The specification of a run that starts from a pretrained model, as stated in its YAML file.
+"""Defines the specification of a run that starts from a pretrained model, which its YAML file states.
 
-It has the same fields as a search (target, workload, constraints, data, budget, tasks, seed) except for a space: the
-model determines what can be cut.
+It has the same fields as a search (target, workload, constraints, data, budget, tasks, seed) except the space, because
+the model determines what can be pruned.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from chipwise.model.ops.workload import Workload
 from chipwise.predict.cost.ownership import grams_per_kwh
 
 TIMES = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
-STEERING = (*TIMES, "peak_memory", "parameters")  # limits that determine the choice of a cut
-ORIGINAL = "original"  # task of an encoder's cut: agree with the original on similarities of texts
+STEERING = (*TIMES, "peak_memory", "parameters")  # limits that determine the choice of a pruned model
+ORIGINAL = "original"  # task of a pruned encoder: similarities of texts agree with those of the original
 _NOT_HERE = {
     "space": "the model in start_from determines what can be cut; leave it out",
     "objectives": "the objective is fixed: the cut closest to the original within the constraints; leave it out",
@@ -42,7 +42,7 @@ _SHARE = re.compile(r"^\s*(<=|<|≤|>=|>|≥)\s*(\d+(?:\.\d+)?)\s*%\s*of\s+(?:th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSpec:
-    """One run from a pretrained model. Built by :func:`start_spec`; every field is checked."""
+    """Specification of a run from a pretrained model. :func:`start_spec` builds it and checks every field."""
 
     name: str
     start_from: str  # a Hugging Face folder, relative to the run file's folder; or package:NAME/FOLDER
@@ -66,17 +66,17 @@ class StartSpec:
         if self.weights not in FORMATS:
             raise SpecError(f"unknown format {self.weights!r}; {nearest(self.weights, FORMATS)}", field="weights")
         if not self.target.local:
-            raise SpecError("a model is cut for the machine that it is cut on; leave device out", field="target.device")
+            raise SpecError("a model can only be cut for this machine; leave `device` out", field="target.device")
         if (self.target.runtime, self.target.threads) != ("onnxruntime", 1):
             raise SpecError(
-                "cuts are timed in onnxruntime on one thread; leave runtime and threads out", field="target"
+                "cuts are timed in onnxruntime on one thread; leave `runtime` and `threads` out", field="target"
             )
         for name in ("power", "price"):
             if getattr(self.target, name) is not None:
-                raise SpecError("cuts are not evaluated by it; leave it out", field=f"target.{name}")
+                raise SpecError("runs that cut a model do not support this; leave it out", field=f"target.{name}")
         labels = [item.label for item in self.tasks]
         if len(set(labels)) != len(labels) or ORIGINAL in labels:
-            raise SpecError(f"names must differ, and none may be {ORIGINAL!r}: {labels}", field="tasks")
+            raise SpecError(f"names must differ, and none may be {ORIGINAL!r}, but they are {labels}", field="tasks")
         self._check_constraints()
 
     def _check_constraints(self) -> None:
@@ -84,27 +84,37 @@ class StartSpec:
         for metric in [*self._shares, *(item.metric for item in known)]:
             where = f"constraints.{metric}"
             if metric.partition("@")[0] not in (*STEERING, "bits_per_byte", *TASK_METRICS):
-                raise SpecError(f"cuts are not evaluated by it; {nearest(metric, STEERING)}", field=where)
+                raise SpecError(f"cuts are not evaluated by this metric; {nearest(metric, STEERING)}", field=where)
         if soft := [item for item in known if not item.hard]:
             where = f"constraints.{soft[0].metric}"
-            raise SpecError("limits of a cut are hard; write only the text, such as '<= 3 ms'", field=where)
+            raise SpecError(
+                "limits of a cut must be hard; write only the limit, without a penalty, such as '<= 3 ms'", field=where
+            )
         for metric, (op, _, text) in self._shares.items():
             where, task = f"constraints.{metric}", metric.partition("@")[2]
             if task and task not in (labels := [*(item.label for item in self.tasks), ORIGINAL]):
-                raise SpecError(f"{task!r} is not among tasks; {nearest(task, labels)}", field=where)
+                raise SpecError(f"{task!r} is not listed under `tasks`; {nearest(task, labels)}", field=where)
             if (op == ">=") != (metric.partition("@")[0] in TASK_METRICS):
-                raise SpecError(f"{text!r} has the wrong direction", field=where)
+                raise SpecError(
+                    f"{text!r} has the wrong direction: scores of tasks take a lower bound (>=), all else an "
+                    "upper one (<=)",
+                    field=where,
+                )
         if lower := [item for item in known if item.op == ">=" and item.task is None]:
-            raise SpecError(f"{lower[0].text!r}: only the most can be limited", field=f"constraints.{lower[0].metric}")
+            raise SpecError(
+                f"{lower[0].text!r} is a lower bound; write an upper one, with <=",
+                field=f"constraints.{lower[0].metric}",
+            )
         if not {*self._shares, *(item.metric for item in known)} & set(STEERING):
             raise SpecError(
-                f"limit one of {', '.join(STEERING)}, such as ttft_p50: <= 60 % of original; that is what is cut for",
+                f"limit at least one of {', '.join(STEERING)}, such as `ttft_p50: <= 60 % of original`; a cut must "
+                "save something",
                 field="constraints",
             )
 
     @property
     def _shares(self) -> dict[str, tuple[Literal["<=", ">="], float, str]]:
-        """Limits stated as shares of the original's values: metric -> (direction, share, text)."""
+        """Limits that are stated as shares of the original's values: metric -> (direction, share, text)."""
         found: dict[str, tuple[Literal["<=", ">="], float, str]] = {}
         for metric, value in self.constraints.items():
             if match := _SHARE.match(str(value)):
@@ -115,7 +125,7 @@ class StartSpec:
         return found
 
     def limits(self, original: Mapping[str, float]) -> tuple[Constraint, ...]:
-        """The constraints in SI units; those stated as shares only if ``original`` has their values."""
+        """The constraints in SI units; limits stated as shares are included only if ``original`` has their metric."""
         shares = self._shares
         plainly = {metric: value for metric, value in self.constraints.items() if metric not in shares}
         tasks = [*(item.label for item in self.tasks), ORIGINAL]
@@ -129,7 +139,7 @@ class StartSpec:
 
     @property
     def floors(self) -> tuple[Constraint, ...]:
-        """Minimum scores on the file's own tasks."""
+        """The limits on scores of the run file's tasks."""
         return tuple(item for item in self.limits({}) if item.task not in (None, ORIGINAL))
 
     @property
@@ -144,11 +154,11 @@ class StartSpec:
         name, _, inside = self.start_from.removeprefix("package:").partition("/")
         found = importlib.util.find_spec(name) if name.isidentifier() else None
         if found is None or not found.submodule_search_locations:
-            raise SpecError(f"no package {name!r} is installed; install it, or name a folder", field="start_from")
+            raise SpecError(f"no package {name!r} is installed; install it, or give a folder", field="start_from")
         return Path(found.submodule_search_locations[0]) / inside
 
     def require_kind(self, arch: ArchSpec) -> None:
-        """Checks that the limited metrics can be measured for ``arch``, and that it can serve the workload.
+        """Checks that the metrics with limits can be measured for ``arch``, and that ``arch`` can serve the workload.
 
         Raises:
             SpecError: A metric does not apply to the model, or the workload does not fit.
@@ -157,19 +167,23 @@ class StartSpec:
         for metric in self.constraints:
             if encoder and (metric.startswith("tpot") or metric == "bits_per_byte"):
                 raise SpecError(
-                    f"{arch.name} encodes and generates nothing: limit ttft_p50, the pass over a text of "
-                    f"prompt_tokens, or spearman@{ORIGINAL}",
+                    f"{arch.name} is an encoder and generates nothing; limit ttft_p50 (the pass over a text of "
+                    f"prompt_tokens) or spearman@{ORIGINAL}",
                     field=f"constraints.{metric}",
                 )
             if not encoder and metric == f"spearman@{ORIGINAL}":
                 raise SpecError("only valid for encoders; limit bits_per_byte", field=f"constraints.{metric}")
         needed = self.workload.prompt_tokens if encoder else self.workload.total_tokens
         if needed > arch.max_tokens:
-            raise SpecError(f"needs {needed} tokens, {arch.name} has {arch.max_tokens}", field="workload")
+            raise SpecError(f"needs {needed} tokens; {arch.name} takes at most {arch.max_tokens}", field="workload")
 
     @property
     def identity(self) -> str:
-        """Identity of a folder's stages: all fields except the budget, which may be raised."""
+        """Digest that identifies the stages in a folder.
+
+        It covers all fields except the budget, which may be raised, the folder, the grid's carbon intensity, and the
+        target's power and price.
+        """
         data = plain(self)
         data.pop("carbon", None)
         del data["folder"], data["budget"], data["target"]["power"], data["target"]["price"]
@@ -177,10 +191,11 @@ class StartSpec:
 
 
 def load_any(path: str | Path) -> RunSpec | StartSpec:
-    """Reads and checks the YAML file of either kind of run.
+    """Reads and checks the YAML file of a run, which starts from a space or from a pretrained model.
 
     Raises:
-        SpecError: The file is missing or broken, or a field is unknown, missing or wrong; file and field are named.
+        SpecError: The file is missing or broken, or a field is unknown, missing or wrong; the message names file and
+            field.
     """
     data = read_yaml(path)
     if "start_from" not in data:
@@ -191,17 +206,16 @@ def load_any(path: str | Path) -> RunSpec | StartSpec:
 
 
 def any_spec(data: object, *, file: str) -> RunSpec | StartSpec:
-    """Checks a run of either kind, given as a mapping.
+    """Builds and checks a run from a mapping; the run searches a space or prunes a pretrained model.
 
     Raises:
-        SpecError: A field is unknown, missing or wrong; for a field that contradicts ``start_from``, the message lists
-            the allowed ones.
+        SpecError: A field is unknown, missing or wrong, or contradicts ``start_from``; the message names it.
     """
     if not isinstance(data, Mapping) or "start_from" not in data:
         return run_spec(data, file=file)
     if data.get("task", "text") != "text":
         raise SpecError(
-            "a run from a model compares cuts of text models; cut this with: chipwise shrink FOLDER --data RUN.yaml "
+            "a run from a model cuts text models only; cut this one with: chipwise shrink FOLDER --data RUN.yaml "
             "(a run file of the task)",
             file=file,
             field="task",
@@ -216,10 +230,10 @@ def any_spec(data: object, *, file: str) -> RunSpec | StartSpec:
 
 
 def _without_supernet(data: Mapping[str, object], *, file: str) -> dict[str, object]:
-    """The fields without those that earlier versions had for a choice by a supernet.
+    """Removes fields of earlier versions, which could choose a pruned model with a supernet.
 
     Raises:
-        SpecError: They ask for it.
+        SpecError: The fields ask for a supernet.
     """
     quality, widths = data.get("quality", "auto"), data.get("widths", [1.0])
     method = quality.get("method", "auto") if isinstance(quality, Mapping) else quality
@@ -229,5 +243,5 @@ def _without_supernet(data: Mapping[str, object], *, file: str) -> dict[str, obj
         "widths": widths != [1.0],
     }
     for name in (name for name, gone in asked.items() if gone):
-        raise SpecError("a cut is chosen by the losses of single blocks alone; leave it out", file=file, field=name)
+        raise SpecError("cuts are chosen only by losses of single blocks; leave this field out", file=file, field=name)
     return {name: value for name, value in data.items() if name not in (*asked, "task")}

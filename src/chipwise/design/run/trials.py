@@ -1,4 +1,4 @@
-"""The trials of a run and their records: choices, predictions, trainings, measurements."""
+"""The trials of a run and the data stored about them: choices, predictions, training runs, measurements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from chipwise.core.digest import digest
+from chipwise.core.digest import digest, plain
 from chipwise.core.fields import losses_renamed
 from chipwise.core.record import Record
 from chipwise.design.run.spec import RunSpec
@@ -24,43 +24,43 @@ Role = Literal["candidate", "baseline"]  # stored values; a "baseline" is a refe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedRung:
-    """The result of one finished training."""
+    """The result of one finished training run."""
 
     rung: int
-    cpu_s: float  # total seconds of the training device (a core or a GPU), including earlier rungs
+    cpu_s: float  # total seconds on the training device (a core or a GPU), including earlier rungs
     tokens: int
     loss: float  # of the trained weights, on the validation text
     quantised_loss: float  # in the deployed weight format
     perplexity: float | None = None
-    weights: str | None = None  # file in the training's folder
+    weights: str | None = None  # file in the training folder
 
     @classmethod
     def from_plain(cls, data: Mapping[str, object]) -> TrainedRung:
-        """Reads the used fields of a stored result."""
+        """Reads a stored result; unknown fields are ignored."""
         return cls(**_known(cls, data))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialNotes:
-    """All stored notes of a trial, as plain JSON with one value for each field that is set."""
+    """Everything that is stored about a trial; in the study, one JSON value for each field that is set."""
 
     role: Role
     choices: Mapping[str, object]
     predicted: Predictions  # written once, before this candidate was measured
-    row: tuple[int, ...] | None = None  # in the space; None for a reference design
+    row: tuple[int, ...] | None = None  # row of its choices in the space; None for a reference design
     started: str | None = None  # ISO 8601
     ended: str | None = None
     reason: str | None = None  # why the trial failed
-    format_of: int | None = None  # trial of the same architecture whose training it shares, with another weight format
+    format_of: int | None = None  # trial of this architecture in another weight format, whose training it shares
     promoted: int = 0  # highest rung to which it was promoted
-    rungs: tuple[TrainedRung, ...] = ()  # finished trainings, shortest first
+    rungs: tuple[TrainedRung, ...] = ()  # finished training runs, shortest first
     curve: tuple[tuple[float | None, ...], ...] = ()  # CPU seconds, tokens, training and validation bits per byte
-    believed_now: Predictions = field(default_factory=dict)  # by the cost model after learning from measurements
+    believed_now: Predictions = field(default_factory=dict)  # by the cost model, updated with measurements
     measured: Mapping[str, float] | None = None
     measured_bounds: Mapping[str, list[float | None]] = field(default_factory=dict)  # 95 % intervals of percentiles
     settled: Mapping[str, float] | None = None  # values to which the cost model is fitted
     measured_because: str | None = None
-    within: bool | None = None  # whether it keeps the limits, by measurement if that was worthwhile
+    within: bool | None = None  # whether it meets the limits, by measurement if it was measured
     earlier: bool = False  # a reference design that was chosen under other limits or another budget
     clean: bool | None = None  # whether the machine was quiet
     unclean_because: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class TrialNotes:
     runtime_version: str | None = None
     final: bool = False  # whether the exported, trained model was measured on a quiet machine
     by_matrix: Mapping[str, object] = field(default_factory=dict)  # fields of a Selection, and whether it was ``kept``
-    quantised: Mapping[str, object] = field(default_factory=dict)  # ``method``; fields of a Choice if it was chosen
+    quantised: Mapping[str, object] = field(default_factory=dict)  # ``method``, and fields of a Choice if there was one
     exported_loss: float | None = None  # of the exported graph, on the validation text
     test_loss: float | None = None  # of the exported graph, on the test text, which was used for no selection
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # fields of a TaskResult, or ``failed``
@@ -79,7 +79,7 @@ class TrialNotes:
         usual = TrialNotes(role=self.role, choices=self.choices, predicted=self.predicted)
         required = ("role", "choices", "predicted", "row")
         return {
-            item.name: _plain(getattr(self, item.name))
+            item.name: plain(getattr(self, item.name))
             for item in fields(self)
             if item.name in required or getattr(self, item.name) != getattr(usual, item.name)
         }
@@ -104,17 +104,9 @@ def _known(cls: type, data: Mapping[str, object]) -> dict[str, Any]:
     return {name: value for name, value in losses_renamed(data).items() if name in names}
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, TrainedRung):
-        return {item.name: getattr(value, item.name) for item in fields(value)}
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return {name: _plain(item) for name, item in value.items()} if isinstance(value, dict) else value
-
-
 @dataclass(frozen=True)
 class Candidate:
-    """One trial, as used by a search."""
+    """One trial with its design, as a search uses it."""
 
     trial: Trial
     design: Design
@@ -131,27 +123,27 @@ class Candidate:
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is a reference design, not a candidate of the space."""
+        """Whether this is a reference design instead of a candidate from the space."""
         return self.notes.role == "baseline"
 
     @property
     def alive(self) -> bool:
-        """Whether it has neither failed nor been set aside."""
+        """Whether the trial has neither failed nor been set aside."""
         return self.trial.state in ("running", "complete")
 
     @property
     def row(self) -> tuple[int, ...] | None:
-        """Its row in the space; a reference design has none."""
+        """The candidate's choices encoded as integers (a row of the space); None for a reference design."""
         return self.notes.row
 
     @property
     def format_of(self) -> int | None:
-        """The trial whose training it shares: the same architecture in another weight format."""
+        """Number of the trial of the same architecture whose training run this one shares; None if it has its own."""
         return self.notes.format_of
 
     @property
     def rungs(self) -> tuple[TrainedRung, ...]:
-        """Results of finished trainings, shortest first."""
+        """Results of finished training runs, shortest first."""
         return self.notes.rungs
 
     @property
@@ -161,28 +153,28 @@ class Candidate:
 
     @property
     def loss(self) -> float | None:
-        """The task's loss on validation data: of the exported graph, else :attr:`quality`."""
+        """The task's loss on validation data: that of the exported graph if known, else :attr:`quality`."""
         exported = self.notes.exported_loss
         return self.quality if exported is None else exported
 
     @property
     def measured(self) -> dict[str, float] | None:
-        """Metrics measured on the target; at the end, those of the exported, trained model."""
+        """Metrics measured on the target; after the final measurement, those of the exported, trained model."""
         return None if self.notes.measured is None else dict(self.notes.measured)
 
     @property
     def tasks(self) -> Mapping[str, Mapping[str, Any]]:
-        """Results by task: fields of a TaskResult, or ``failed`` with the reason."""
+        """Maps each task to its result: the fields of a TaskResult, or ``failed`` with the reason."""
         return self.notes.tasks
 
     @property
     def reached(self) -> dict[str, float]:
-        """Values on tasks, by ``metric@task``."""
+        """Maps ``metric@task`` to the score reached on that task."""
         return {f"{item['metric']}@{name}": item["value"] for name, item in self.tasks.items() if "value" in item}
 
     @property
     def costs(self) -> dict[str, float]:
-        """Measured metrics, else current predictions, else first predictions."""
+        """Maps metrics to costs: the measured value, else the latest prediction, else the first prediction."""
         notes = self.notes
         known = {**notes.predicted, **notes.believed_now}
         predicted = {metric: float(bounds[0]) for metric, bounds in known.items() if bounds[0] is not None}
@@ -194,11 +186,11 @@ class Candidate:
         return self.costs | self.reached
 
     def after(self, rung: int) -> TrainedRung | None:
-        """The result of one rung, if it is finished."""
+        """The result of training for rung number ``rung``; None if it is not finished."""
         return next((item for item in self.rungs if item.rung == rung), None)
 
     def trained_to(self, rung: int) -> bool:
-        """Whether a training of this rung's length is finished."""
+        """Whether a training run as long as rung number ``rung``, or longer, is finished."""
         return any(item.rung >= rung for item in self.rungs)
 
 
@@ -210,13 +202,13 @@ class Trials:
         self._designs: dict[str, Design] = {}
 
     def all(self) -> list[Candidate]:
-        """Every trial in order of number."""
+        """Every trial, in order of trial numbers."""
         return [Candidate(trial, self._design(trial)) for trial in self.study.trials()]
 
     def measured(self) -> list[tuple[Design, Mapping[str, float]]]:
-        """Measured designs for updating a target's predictions, with settled values if there are any.
+        """Measured designs with the values from which a target learns: ``settled``, or ``measured`` if that is empty.
 
-        P99s of a busy machine are left out, because they depend on other programs.
+        P99 times that were measured on a busy machine are left out, because they depend on other programs.
         """
         found: list[tuple[Design, Mapping[str, float]]] = []
         for item in self.all():
@@ -244,7 +236,7 @@ class Trials:
         return self._designs[key]
 
     def add(self, row: Rows, *, predicted: Predictions, **notes: Any) -> int:
-        """Starts a trial of a candidate of the space; returns its number."""
+        """Starts the trial of a candidate from the space; returns the trial's number."""
         labels = {
             gene.label: value_label(gene.values[i])
             for gene, i, active in zip(self._space.genes, row, self._space.active(row[None])[0], strict=True)
@@ -254,7 +246,7 @@ class Trials:
         return self._start("candidate", self._space.choices(row), labels, predicted, row=place, **notes)
 
     def add_reference(self, choices: Mapping[str, object], *, predicted: Predictions) -> int:
-        """Starts a trial of a reference design; returns its number."""
+        """Starts the trial of a reference design; returns the trial's number."""
         return self._start("baseline", choices, {}, predicted)
 
     def _start(
@@ -264,18 +256,18 @@ class Trials:
         return self.study.start(labels, found.to_plain())
 
     def trained(self, number: int, result: Mapping[str, object]) -> None:
-        """Records a finished rung: the fields of a :class:`TrainedRung`, and ``curve``.
+        """Records a finished training run, given the fields of a :class:`TrainedRung` and ``curve``.
 
-        Results of an export of earlier weights are discarded.
+        Results of exporting weights from an earlier rung are discarded.
         """
         item = self[number]
         kept = [each for each in item.rungs if each.rung != result["rung"]]
         if item.notes.exported_loss is not None:
             self.note(number, exported_loss=None, test_loss=None, final=False, by_matrix={}, tasks={})
-        self.study.note(number, rungs=_plain((*kept, TrainedRung.from_plain(result))), curve=result["curve"])
+        self.study.note(number, rungs=plain((*kept, TrainedRung.from_plain(result))), curve=result["curve"])
 
     def fail(self, number: int, reason: str) -> None:
-        """Ends a trial with its reason."""
+        """Ends a trial as failed, with the reason."""
         self.study.note(number, ended=now())
         self.study.fail(number, reason)
 
@@ -283,16 +275,16 @@ class Trials:
         """Sets fields of a trial's :class:`TrialNotes`.
 
         Raises:
-            TypeError: There is no such field, or it is the first prediction, which is never rewritten.
+            TypeError: A field does not exist, or is ``predicted``, which is never changed.
         """
         strange = notes.keys() - NOTE_NAMES | notes.keys() & {"predicted"}
         if strange:
-            raise TypeError(f"a trial's notes cannot be given {', '.join(sorted(strange))}")
-        self.study.note(number, **{name: _plain(value) for name, value in notes.items()})
+            raise TypeError(f"unknown or unchangeable fields of a trial's notes: {', '.join(sorted(strange))}")
+        self.study.note(number, **{name: plain(value) for name, value in notes.items()})
 
 
 def choice_labels(space: SearchSpace) -> dict[str, tuple[str, ...]]:
-    """Every gene and the labels of its values, for the study's store and dashboards."""
+    """Maps each gene to the labels of its values, for the study's storage and dashboards."""
     return {g.label: tuple(value_label(v) for v in g.values) for g in space.genes}
 
 

@@ -20,7 +20,7 @@ from chipwise.training.tasks.protocol import task_named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WinnerFile:
-    """Contents of ``chipwise.json`` for other commands."""
+    """The contents of ``chipwise.json`` that other commands use."""
 
     design: Design
     workload: Workload
@@ -28,10 +28,10 @@ class WinnerFile:
     threads: int
     limits: tuple[Constraint, ...]  # limits on measured metrics; limits on tasks are checked by chipwise evaluate
     promised: Mapping[str, tuple[float, float | None, float | None]]  # value and interval, by metric
-    prompt_p99: int | None = None  # P99 of prompt tokens, over which P99s and memory hold
+    prompt_p99: int | None = None  # P99 of prompt tokens; P99 metrics and peak memory are predicted for it
 
     def promise(self) -> Promise | None:
-        """The predicted time of a decode step, or of a pass if there are none; None if unknown."""
+        """The predicted time of a decode step, or of a forward pass if no tokens are generated; None if unknown."""
         known = self.promised.get("tpot_p50") or self.promised.get("ttft_p50")
         return known and promised(known, self.workload, runtime=self.runtime, threads=self.threads)
 
@@ -39,7 +39,7 @@ class WinnerFile:
 def promised(
     step_s: tuple[float, float | None, float | None], workload: Workload, *, runtime: str, threads: int
 ) -> Promise:
-    """The promise of a decode step of these seconds (value and interval)."""
+    """A :class:`Promise` that a decode step takes this time (value and interval, in seconds)."""
     request = f"{workload.prompt_tokens} prompt and {workload.new_tokens} new tokens, {workload.batch} at a time"
     of = f"{runtime}, {threads} thread{'s' if threads > 1 else ''}, {request}"
     value, low, high = step_s
@@ -56,7 +56,7 @@ class _Stored:
 
 
 def read_winner(folder: Path) -> WinnerFile | None:
-    """Reads a winner's file; None for any other folder or name.
+    """Reads ``chipwise.json`` in a winner's folder; None if the folder has no such file.
 
     Raises:
         SpecError: The file is damaged; the message names the field.

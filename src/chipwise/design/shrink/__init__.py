@@ -1,1 +1,1 @@
-"""Cuts a pretrained model down to limits, heals it by distillation from the original, exports and measures it."""
+"""Prunes a pretrained model until it meets limits, heals it by distillation, exports it and measures it."""

@@ -1,8 +1,9 @@
-"""Seconds of each block at each size, measured in the runtime that will serve, or predicted for another chip.
+"""Seconds of each block (attention or FFN) at each size, measured in the serving runtime or predicted for a chip.
 
-A block is timed inside the whole model, with realistic caches: the difference between the model with all its attention
-(or feed-forward) blocks at one size and the model without them, divided by the number of layers. Models are timed in
-alternation and in processor time, so that other processes on the machine have little influence.
+A block is timed inside the whole model, with realistic caches. Two models are timed: in one, all attention (or
+feed-forward) blocks have the size in question; the other has none of these blocks. The difference between their times,
+divided by the number of these blocks, is the time of one block. Models are timed in alternation and in processor time,
+so that other processes on the machine have little influence.
 """
 
 from __future__ import annotations
@@ -28,30 +29,30 @@ from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Workload
 
 KINDS = ("attention", "ffn")
-Times = dict[str, float]  # seconds by name: ttft (pass over the text), tpot (a decoder's step), request (all of it)
+Times = dict[str, float]  # seconds: ttft of the pass over the text, tpot of a decoder's step, request of everything
 _TABLE_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Seconds of a pass, a step or a request: a constant part, and the part of each block by kind and size."""
+    """Cost model of TTFT, TPOT or a request's time: a constant, plus seconds for the kind and size of each block."""
 
     base_s: float
     block_s: Mapping[str, Mapping[int, float]]
 
     def of(self, kind: str, size: int) -> float:
-        """Seconds of one block.
+        """Seconds of one block of this kind and size.
 
         Raises:
-            InputError: A size that was not timed.
+            InputError: The size was not timed.
         """
         if size not in self.block_s[kind]:
             known = ", ".join(map(str, self.block_s[kind]))
-            raise InputError(f"{kind} of size {size} was not timed; known: {known}")
+            raise InputError(f"no time is known for {kind} of size {size}; known sizes: {known}")
         return self.block_s[kind][size]
 
     def cut_s(self, arch: ArchSpec, sizes: Sizes) -> float:
-        """Seconds of the cut."""
+        """Seconds of the pruned model with these sizes."""
         return self.base_s + sum(self.of(kind, sizes.block(i, kind)) for i, kind in blocks(arch))
 
 
@@ -62,15 +63,15 @@ def measure_costs(
     *,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Costs]:
-    """Costs by name of the time, from timings of every size in ``options`` for the kinds of blocks in ``arch``.
+    """Times each kind of block at every size; returns the cost models (:class:`Costs`) of TTFT, TPOT and request time.
 
     Args:
         arch: The original.
-        options: Sizes by kind of block; the whole size and 0 are added.
-        clock: Returns the seconds of models.
-        on_progress: Called with the number of timings done and the total.
+        options: Sizes to time, by kind of block; the full size and 0 are always timed.
+        clock: Measures or predicts the times of models.
+        on_progress: Called with the number of finished timings and of all timings.
     """
-    if not generates(arch):  # a lookup in the token table costs the same at any size
+    if not generates(arch):  # looking up a token in the table takes the same time at any size
         arch = arch.of_vocabulary(min(arch.vocab_size, _TABLE_ROWS))
     whole = whole_sizes(arch)
     variants: dict[tuple[str, int], ArchSpec] = {}
@@ -90,7 +91,7 @@ def measure_costs(
 
 
 def _by_block(found: Mapping[tuple[str, int], float], counts: Mapping[str, int]) -> Costs:
-    """Seconds of one block, from models whose blocks of one kind all have the same size."""
+    """Computes costs of single blocks from times of models in which all blocks of one kind have the same size."""
     block_s: dict[str, dict[int, float]] = {kind: {0: 0.0} for kind in KINDS}
     full_s = []
     for (kind, size), value in found.items():
@@ -102,32 +103,32 @@ def _by_block(found: Mapping[tuple[str, int], float], counts: Mapping[str, int])
 
 
 class Clock(Protocol):
-    """Returns the seconds of models on one chip, with random weights."""
+    """Measures or predicts times of models on one chip."""
 
     @property
     def about(self) -> Mapping[str, object]:
-        """Identity of this chip, as JSON values."""
+        """Identifies the chip in stored results, as JSON values."""
         ...
 
     @property
     def where(self) -> str:
-        """Location of the file, for messages."""
+        """The chip to which the times apply, as text for messages, such as ``on this machine``."""
         ...
 
     def variants(self, archs: Sequence[ArchSpec], on_progress: Callable[[int, int], None]) -> list[Times]:
-        """Seconds of many models that differ in one kind of block."""
+        """Times of many models that differ in the size of one kind of block."""
         ...
 
     def requests(self, archs: Sequence[ArchSpec]) -> list[Times]:
-        """Seconds of a few models, with higher precision."""
+        """Times of a few models, more precise than in :meth:`variants`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LocalClock:
-    """This machine: median processor seconds of each model, measured in alternation on one thread.
+    """Times models on this machine: median processor seconds, measured in alternation on one thread.
 
-    An encoder reads a text of ``prompt_tokens`` tokens; a decoder also generates.
+    Models have random weights. An encoder reads a text of ``prompt_tokens`` tokens; a decoder also generates.
     """
 
     workload: Workload
@@ -145,7 +146,7 @@ class LocalClock:
 
 
 def request_times(session: Session, workload: Workload, prompt: AnyArray, *, encodes: bool) -> Times:
-    """Processor seconds of one request and its parts."""
+    """Processor seconds of one request, its TTFT and its TPOT."""
     start = time.process_time()
     logits = session.prefill(prompt)
     first = time.process_time()
@@ -182,7 +183,7 @@ def _timed(
 
 
 def _samples(path: Path, arch: ArchSpec, workload: Workload, seconds: float) -> list[Times]:
-    """Processor seconds of requests for about ``seconds``, at least one, without loading and the first request."""
+    """Processor seconds of requests, repeated for about ``seconds`` (at least once) after loading and warm-up."""
     session = OnnxRuntime().open(path, capacity=workload.total_tokens, batch=workload.batch, threads=1, options={})
     prompt = requested(session, np.random.default_rng(0), batch=workload.batch, prompt=workload.prompt_tokens)
     encodes = not generates(arch)

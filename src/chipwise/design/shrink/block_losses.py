@@ -1,33 +1,25 @@
-"""Distance of cuts from the original without training, for single blocks or whole cuts."""
+"""Computes how far the original is from models in which a single block was pruned, before any training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from chipwise.design.shrink.forward import Weights
 from chipwise.design.shrink.importance import Statistics, repaired
 from chipwise.design.shrink.material import Comparison, mean_distance
-from chipwise.design.shrink.sizes import Sizes, blocks, cut_arch, cut_weights, whole_sizes
+from chipwise.design.shrink.sizes import blocks, cut_arch, cut_weights, whole_sizes
 from chipwise.model.arch.arch import ArchSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replacement:
-    """Losses of blocks at other sizes: the distance from the original if only that block is changed."""
+    """Loss of one block at one smaller size: distance from the original if only this block is pruned."""
 
     layer: int
     kind: str
     size: int
     loss: float
-
-
-def cut_loss(arch: ArchSpec, weights: Weights, sizes: Sizes, comparison: Comparison, *, batches: int) -> float:
-    """Mean distance of a cut of ``weights`` from the original over some batches."""
-    with torch.no_grad():
-        return mean_distance(comparison, cut_arch(arch, sizes), cut_weights(arch, sizes, weights), batches)
 
 
 def replacement_losses(
@@ -42,18 +34,20 @@ def replacement_losses(
     keep: Callable[[list[Replacement]], None] = lambda done: None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Replacement]:
-    """Losses of every block in ``options`` at every size, if only that block is cut and repaired.
+    """Losses of every block at every smaller size in ``options``, if only this block is pruned.
+
+    After pruning, the block is repaired by least squares.
 
     Args:
-        arch: The original, its weights ordered by importance.
-        weights: Its weights.
-        found: Statistics of the calibration data.
+        arch: The original's architecture.
+        weights: The original's weights, ordered by importance.
+        found: Statistics of the original on the calibration data.
         options: Sizes by kind of block; 0 removes the block. The full size has loss 0 by definition.
-        comparison: The original on the calibration data.
-        batches: How many batches are used.
+        comparison: The original's results on the training data.
+        batches: Number of batches on which distances are computed.
         known: Losses from an earlier run.
-        keep: Called after each block with all losses so far.
-        on_progress: Called with the number of blocks done and the total.
+        keep: Called after each block with all losses so far, to store them.
+        on_progress: Called with the number of finished losses and of all losses.
     """
     whole = whole_sizes(arch)
     have = {(item.layer, item.kind, item.size): item for item in known}
@@ -64,7 +58,7 @@ def replacement_losses(
         if item is None:
             sizes = whole.with_block(i, kind, size)
             mended = repaired(arch, weights, found, sizes)
-            loss = cut_loss(arch, mended, sizes, comparison, batches=batches)
+            loss = mean_distance(comparison, cut_arch(arch, sizes), cut_weights(arch, sizes, mended), batches)
             item = Replacement(layer=i, kind=kind, size=size, loss=loss)
         done.append(item)
         if number + 1 == len(wanted) or wanted[number + 1][:2] != (i, kind):

@@ -1,4 +1,7 @@
-"""Chooses a cut: exactly from the losses of single blocks, uniformly over layers, or by plain truncation."""
+"""Chooses the sizes of a pruned model in one of three ways.
+
+Either the sum of block losses is least, or all layers have the same sizes, or only the first layers are kept.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ from chipwise.model.arch.arch import ArchSpec
 Method = Literal["exact", "uniform", "truncate"]
 METHODS: tuple[Method, ...] = ("exact", "uniform", "truncate")
 _SHARES = {"attention": (0.25, 0.5, 0.75), "ffn": (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)}
-STEP = 16  # FFN neurons are multiples of this, for which matrix products are fast
+STEP = 16  # sizes of FFNs are multiples of this, for which matrix products are fast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a cut: seconds by name of the time (see :mod:`block_costs`), bytes of weights, parameters."""
+    """Limits of a pruned model: seconds (of ``ttft``, ``tpot`` or ``request``), bytes of weights, parameters."""
 
     times_s: Mapping[str, float] = field(default_factory=dict)
     memory_bytes: float | None = None  # None: no limit
@@ -29,7 +32,7 @@ class Limits:
 
 
 def options_of(arch: ArchSpec) -> dict[str, tuple[int, ...]]:
-    """Sizes that each kind of block may have, from none to full."""
+    """Sizes that each kind of block may have in a pruned model, from 0 (no block) to the full size."""
     whole = whole_sizes(arch)
     heads, neurons = max(whole.heads), max(whole.neurons)
     kept = {round(share * heads) for share in _SHARES["attention"]}
@@ -41,7 +44,7 @@ def options_of(arch: ArchSpec) -> dict[str, tuple[int, ...]]:
 
 
 def bytes_of(arch: ArchSpec, sizes: Sizes, value_bytes: float) -> float:
-    """Bytes of a cut's weights: the token table in FP32, the rest at ``value_bytes`` a value."""
+    """Bytes of a pruned model's weights: 4 per value of the token table, ``value_bytes`` per value of all others."""
     cut = cut_arch(arch, sizes)
     table = cut.vocab_size * cut.d_model
     return 4 * table + (cut.parameters() - table) * value_bytes
@@ -55,10 +58,10 @@ def choose_exactly(
     *,
     value_bytes: float = 4.0,
 ) -> Sizes:
-    """The cut within ``limits`` with the least sum of block losses, proved optimal by an integer programme.
+    """The sizes within ``limits`` with the smallest sum of block losses; an integer program proves them optimal.
 
     Raises:
-        Infeasible: No cut keeps the limits.
+        Infeasible: No pruned model meets the limits.
     """
     whole, bare = whole_sizes(arch), bare_sizes(arch)
     parts, sizes_of = [], []
@@ -95,7 +98,7 @@ def _option(
 
 
 def bare_sizes(arch: ArchSpec) -> Sizes:
-    """Sizes without any block, the lower bound of every cut."""
+    """Sizes of a model without any block; every pruned model is at least as large and slow."""
     none = (0,) * len(arch.layers)
     return whole_sizes(arch).with_kind("attention", none).with_kind("ffn", none)
 
@@ -103,10 +106,10 @@ def bare_sizes(arch: ArchSpec) -> Sizes:
 def choose_first_layers(
     arch: ArchSpec, costs: Mapping[str, Costs], limits: Limits, *, value_bytes: float = 4.0
 ) -> Sizes:
-    """Plain truncation: as many of the first layers, unchanged, as keep ``limits``.
+    """Plain truncation: keeps as many of the first layers, unchanged, as meet ``limits``.
 
     Raises:
-        Infeasible: Not even one layer keeps them.
+        Infeasible: Not even the first layer alone meets the limits.
     """
     whole = whole_sizes(arch)
     for depth in range(len(arch.layers), 0, -1):
@@ -114,16 +117,16 @@ def choose_first_layers(
         sizes = replace(whole, heads=whole.heads[:depth] + gone, neurons=whole.neurons[:depth] + gone)
         if keeps(arch, sizes, costs, limits, value_bytes):
             return sizes
-    raise Infeasible("not even the first layer alone keeps the limits; loosen them")
+    raise Infeasible("not even the first layer alone meets the limits; loosen them")
 
 
 def choose_uniform(arch: ArchSpec, costs: Mapping[str, Costs], limits: Limits, *, value_bytes: float = 4.0) -> Sizes:
-    """The same sizes in every layer: those with the most parameters that keep ``limits``.
+    """Of the pruned models with equal sizes in all layers, the largest one (by parameters) that meets ``limits``.
 
-    Heads and neurons are kept in order of importance, as width pruning of Minitron does (arXiv:2407.14679).
+    The most important heads and neurons are kept, as in Minitron's width pruning (arXiv:2407.14679).
 
     Raises:
-        Infeasible: Not even the smallest sizes keep them.
+        Infeasible: Not even the smallest sizes meet the limits.
     """
     whole, options = whole_sizes(arch), options_of(arch)
     made = [
@@ -137,12 +140,12 @@ def choose_uniform(arch: ArchSpec, costs: Mapping[str, Costs], limits: Limits, *
     ]
     kept = [sizes for sizes in made if keeps(arch, sizes, costs, limits, value_bytes)]
     if not kept:
-        raise Infeasible("no sizes that are the same in all layers keep the limits; loosen them")
+        raise Infeasible("no design with the same sizes in all layers meets the limits; loosen them")
     return max(kept, key=lambda sizes: cut_arch(arch, sizes).parameters())
 
 
 def keeps(arch: ArchSpec, sizes: Sizes, costs: Mapping[str, Costs], limits: Limits, value_bytes: float = 4.0) -> bool:
-    """Whether a cut is predicted to keep ``limits``."""
+    """Whether a pruned model is predicted to meet ``limits``."""
     slow = any(costs[name].cut_s(arch, sizes) > limit_s for name, limit_s in limits.times_s.items())
     big = limits.memory_bytes is not None and bytes_of(arch, sizes, value_bytes) > limits.memory_bytes
     many = limits.parameters is not None and cut_arch(arch, sizes).parameters() > limits.parameters

@@ -1,4 +1,4 @@
-"""Seconds of models on another chip, as ``chipwise estimate`` predicts them from its data sheet."""
+"""Predicts times of models on another chip from its data sheet, as ``chipwise estimate`` does."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from chipwise.predict.served.request import Request
 
 @dataclass(frozen=True, slots=True)
 class ChipClock:
-    """A :class:`chipwise.design.shrink.block_costs.Clock` whose times are predictions, with their errors.
+    """A :class:`chipwise.design.shrink.block_costs.Clock` whose times are predictions.
 
-    Models that differ in one block have nearly the same error, so ratios to the original's time are more certain than
-    times.
+    Predictions for similar models have nearly the same error, so the ratio of a pruned model's time to the original's
+    is more certain than either time.
     """
 
     workload: Workload
     weights: str
     device: str
     runtime: str | None = None  # None: the device's own
-    generates: bool = True  # of the original; a cut encoder without attention is not a decoder
+    generates: bool = True  # whether the original does; an encoder that lost all attention must not count as a decoder
 
     @property
     def about(self) -> Mapping[str, object]:
-        """The chip and its runtime."""
+        """Identifies the chip and its runtime in stored results."""
         return {"device": self.device, "runtime": self.runtime}
 
     @property
     def where(self) -> str:
-        """Text on where the times are from."""
+        """The chip to which the times apply, as text for messages."""
         return f"on {self.device}, as predicted"
 
     def variants(self, archs: Sequence[ArchSpec], on_progress: Callable[[int, int], None]) -> list[Times]:
-        """Seconds of all models, predicted together."""
+        """Predicted times of all models."""
         found = self.requests(archs)
         on_progress(len(archs), len(archs))
         return found
 
     def requests(self, archs: Sequence[ArchSpec]) -> list[Times]:
-        """Predicted median seconds of each model."""
+        """Predicted median times of each model."""
         return [self._times(each) for each in self.estimates(archs)]
 
     def estimates(self, archs: Sequence[ArchSpec]) -> list[CostEstimate]:
-        """Cost of each model, with intervals.
+        """Full estimates of all models, with intervals.
 
         Raises:
-            ChipwiseError: The chip is unknown, lacks the format, or has too little memory for a model.
+            ChipwiseError: The chip is unknown, does not support the format, or has too little memory for a model.
         """
         load = self.workload
         found = estimates(

@@ -1,7 +1,8 @@
-"""Converts a run's constraints to limits on cuts, finds limits that no cut can keep, and predicts metrics of a cut.
+"""Converts a run's constraints to limits for choosing a pruned model, and predicts its metrics.
 
-Block costs are processor times with random weights, while constraints limit measured values. A limit is therefore
-converted to a share of the original's measured value, and the cut must keep that share of the original's cost.
+Block costs are processor times with random weights, while constraints are about measured values. A constraint is
+therefore converted to a share of the original's measured value, and a pruned model may take at most this share of the
+original's cost in the cost model.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from chipwise.design.shrink.sizes import Sizes, cut_arch, whole_sizes
 from chipwise.design.shrink.stages import Shrinking
 from chipwise.errors import Infeasible
 
-MARGIN = 0.97  # share of a limit on a median to aim for: two measurements of one model differ by that much
+MARGIN = 0.97  # aim at this share of a limit on a median, since two measurements of one model differ by as much
 
 
 def limits_of(work: Shrinking, constraints: Sequence[Constraint], original: Mapping[str, float]) -> Limits:
-    """Limits for choosing a cut.
+    """Limits for choosing a pruned model, from the constraints of a run.
 
-    Assumptions: the ratio of tails to medians, and the memory of the process other than weights, are those of the
-    original.
+    Assumes that a pruned model and the original have the same ratio of P99 to median, and need the same memory in
+    addition to the weights.
 
     Args:
         work: The original and its block costs.
-        constraints: Limits of the run.
+        constraints: The run's constraints, in SI units.
         original: The original's measured metrics.
 
     Raises:
-        Infeasible: No cut keeps one of them; the message names the closest value.
+        Infeasible: A constraint is too strict for any pruned model; the message names the smallest possible value.
     """
     whole = whole_sizes(work.arch)
     times: dict[str, float] = {}
@@ -54,10 +55,11 @@ def limits_of(work: Shrinking, constraints: Sequence[Constraint], original: Mapp
 
 
 def promises_of(work: Shrinking, sizes: Sizes, original: Mapping[str, float]) -> dict[str, tuple[float, float, float]]:
-    """Predicted metrics of a cut (median times and memory), with bounds.
+    """Predicted metrics of a pruned model (median times and memory), each with a lower and an upper bound.
 
-    Times are the original's times the cut's share of its cost; memory is the original's minus the removed weights. The
-    bounds are the scatter between two measurements of one model.
+    A time is the original's measured time, multiplied by the ratio of the pruned model's cost to the original's. Memory
+    is the original's measured memory minus the removed weights. The bounds account for the scatter between two
+    measurements of the same model.
     """
     whole = whole_sizes(work.arch)
     found = {}
@@ -73,7 +75,7 @@ def promises_of(work: Shrinking, sizes: Sizes, original: Mapping[str, float]) ->
 
 
 def _require_reachable(work: Shrinking, item: Constraint, original: Mapping[str, float]) -> None:
-    """Checks each limit against a model without any block, which needs least of everything."""
+    """Checks that a model without any block meets the limit."""
     bare, whole = bare_sizes(work.arch), whole_sizes(work.arch)
     if item.metric in TIMES:
         costs = work.costs[item.metric.partition("_")[0]]
@@ -86,9 +88,9 @@ def _require_reachable(work: Shrinking, item: Constraint, original: Mapping[str,
     if least > item.limit:
         share = 100 * least / original[item.metric]
         raise Infeasible(
-            f"no cut keeps {item.metric} {item.text} ({item.show(item.limit)}): without any block, token table, norms "
-            f"and head alone need {item.show(least)}, {share:.0f} % of the original's; allow more than that, "
-            "or start from a smaller model"
+            f"no cut can meet {item.metric} {item.text} ({item.show(item.limit)}): even a model without any block "
+            f"(only token table, norms and head) needs {item.show(least)}, {share:.0f} % of the original's; "
+            "loosen the limit, or start from a smaller model"
         )
 
 

@@ -1,8 +1,8 @@
-"""Quality of an original and its cuts, computed with exported files: on test text and on the user's tasks.
+"""Evaluates exported models, the original and those pruned from it, on test text and on the user's tasks.
 
-A cut of an encoder is scored by how well its similarities between texts agree with the original's; a decoder by bits
-per byte of test text. Tasks use a linear probe on a model's embeddings: the model is not tuned, so that tuning cannot
-hide the loss caused by cutting.
+A pruned encoder is scored by how well its similarities between texts agree with those of the original; a decoder is
+scored by bits per byte of test text. Tasks are evaluated with a linear probe on the model's embeddings. The model
+itself is not fine-tuned, because this could hide the loss caused by pruning.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from chipwise.training.tasks.exported_text import nats_of
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-PAIRS, TEXTS = 400, 200  # most held-out pairs of texts for an encoder, and texts for a decoder
+PAIRS, TEXTS = 400, 200  # at most: held-out pairs of texts for an encoder, and texts for a decoder
 LONGEST = 128  # tokens of a text in a task
 OnProgress = Callable[[int, int], None]
 
 
 def likeness(path: Path, original: Path, tokenizer: Path, texts: Sequence[str], *, longest: int) -> dict[str, object]:
-    """Rank correlation between the cosine similarities of held-out pairs of texts and those of the original.
+    """Rank correlation between the cosine similarities of held-out text pairs in a pruned model and in the original.
 
-    Returns fields of a :class:`chipwise.design.report.record.TaskScore`. Each text is in one pair.
+    Returns the fields of a :class:`chipwise.design.report.record.TaskScore`. Each text is in only one pair.
     """
     used = texts[: 2 * min(PAIRS, len(texts) // 2)]
     cosines = []
@@ -67,7 +67,7 @@ def embedded(
     longest: int,
     on_progress: OnProgress = lambda done, total: None,
 ) -> NDArray[np.float64]:
-    """Embeddings (I, D) of ``texts`` by an exported encoder."""
+    """Embeddings of ``texts`` by an exported encoder, one row per text."""
     session = OnnxEncoder(path)
     divide = _tokenizer(tokenizer, min(longest, session.facts["max_tokens"]))
     rows = []
@@ -80,15 +80,15 @@ def embedded(
 def bits_per_byte(
     design: Design, weights: Mapping[str, AnyArray], tokenizer: Path, texts: Sequence[str], *, longest: int, path: Path
 ) -> float:
-    """Bits per byte of held-out texts by an exported decoder, each text read separately; special tokens cost nothing.
+    """An exported decoder's bits per byte on held-out texts, each read separately; special tokens do not count.
 
     Args:
         design: The design to export.
-        weights: Its weights.
+        weights: The model's weights.
         tokenizer: The model's tokenizer.
-        texts: Texts; only the first ones are used.
-        longest: Most tokens per text.
-        path: Temporary file for the graph that outputs the logits of every position.
+        texts: Texts, of which only the first ``TEXTS`` are used.
+        longest: Largest number of tokens per text.
+        path: Temporary file for a graph that outputs logits at every position.
     """
     divide = _tokenizer(tokenizer, min(longest, design.arch.max_tokens))
     export(design, weights, path, logits="all")
@@ -118,8 +118,9 @@ def task_score(
     *,
     on_progress: OnProgress = lambda done, total: None,
 ) -> dict[str, object]:
-    """The score of a model on the held-out items of ``task``: fields of
-    :class:`chipwise.training.evaluations.evaluate.TaskResult`."""
+    """The score of a model on the held-out items of ``task``, as fields of a
+    :class:`chipwise.training.evaluations.evaluate.TaskResult`.
+    """
     if generates(design.arch):
         model = quantised(load_model(design.arch, weights), design.weights)
         method: Method = "likelihood" if task.kind == "choice" else "probe"

@@ -1,4 +1,4 @@
-"""Builds the record of a run that started from a pretrained model; also of an unfinished run."""
+"""Builds the record of a finished or unfinished run that starts from a pretrained model."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from chipwise.hardware.detect import detect
 
 
 class Contender(TypedDict, total=False):
-    """Stored results of the original or of a cut."""
+    """Stored results of one contender: the original or a pruned model."""
 
-    absent: str  # reason why there is no such cut
+    absent: str  # reason why there is no such model
     parameters: int
     summary: str
     arch: dict[str, object]
@@ -38,7 +38,7 @@ class Contender(TypedDict, total=False):
     runtime_version: str
     bits_per_byte: float
     tasks: dict[str, dict[str, object]]  # fields of a :class:`TaskScore`
-    judged: list[object]  # identity of the weights and tasks that the last two fields belong to
+    judged: list[object]  # identity of the weights and tasks to which the last two fields belong
 
 
 class Known(TypedDict, total=False):
@@ -56,18 +56,18 @@ class Known(TypedDict, total=False):
 
 
 def read_known(path: Path) -> Known:
-    """Reads the file as the run wrote it; empty if there is none."""
+    """Reads a run's ``state/contenders.json``; without the file, the result is empty."""
     held: Any = read_mapping(path) if path.exists() else {"contenders": {}}
     found: Known = held
     return found
 
 
-CUT: Method = "exact"  # method of choosing the contender that may win
+CUT: Method = "exact"  # method by which the contender that may win is chosen
 NUMBERS = {"original": 0, "exact": 1, "truncate": 2}  # trial numbers
 
 
 def values_of(found: Contender) -> dict[str, float]:
-    """All known metrics of a contender."""
+    """All known metrics of a contender, by name."""
     values = dict(found.get("measured", {})) | {"parameters": float(found["parameters"])}
     if "bits_per_byte" in found:
         values["bits_per_byte"] = found["bits_per_byte"]
@@ -78,18 +78,21 @@ def values_of(found: Contender) -> dict[str, float]:
 
 
 def constraints_of(spec: StartSpec, contenders: Mapping[str, Contender]) -> tuple[Constraint, ...]:
-    """The run's constraints in SI units; those stated as shares only if their references are known."""
+    """The constraints in SI units.
+
+    Constraints that are shares of the original's values are left out until these values are known.
+    """
     original = contenders.get("original")
     return spec.limits({} if original is None else values_of(original) | {f"spearman@{ORIGINAL}": 1.0})
 
 
 def broken_limits(spec: StartSpec, contenders: Mapping[str, Contender]) -> list[Constraint]:
-    """The constraints that the cut is known to break."""
+    """The constraints that the known values of the pruned model break."""
     return broken(constraints_of(spec, contenders), values_of(contenders[CUT]))
 
 
 def make_record(spec: StartSpec, known: Known) -> rec.RunRecord:
-    """The current record of a run; ``known`` are the contents of ``state/contenders.json``."""
+    """The record of a run's current state; ``known`` is the content of ``state/contenders.json``."""
     contenders = known["contenders"]
     machine = detect()
     there = {name: found for name, found in contenders.items() if "parameters" in found}
@@ -183,7 +186,7 @@ def _notes(contenders: Mapping[str, Contender]) -> list[str]:
     loud = [name for name, found in contenders.items() if found.get("clean") is False]
     if loud:
         notes.append(
-            f"the machine was busy while it measured {', '.join(loud)}; all were measured in turns, so compare "
-            "shares of the original's, not seconds"
+            f"the machine was busy while it measured {', '.join(loud)}; all models were measured in alternation, so "
+            "compare their times as shares of the original's time, not in seconds"
         )
     return notes

@@ -1,15 +1,16 @@
-"""A run from a pretrained model: original, cut and plain truncation are healed, evaluated and measured equally.
+"""A run that starts from a pretrained model: heals a pruned and a truncated version, and compares all three.
 
-The stages are those of :mod:`chipwise.design.shrink.stages`, which write files to ``state/``; the results of each
-contender are in ``state/contenders.json``. A killed run continues from both.
+Each stage (:mod:`chipwise.design.shrink.stages`) writes a file to ``state/``. Results of the contenders (the original,
+the pruned model and the truncated model) are in ``state/contenders.json``. A run that was killed continues from these
+files.
 
 ::
 
     runs/small-encoder/
     ├── spec.json           the run file
     ├── state/              the stages' files
-    ├── exact/  truncate/   for each contender model/ (a Hugging Face folder) and model.onnx
-    ├── winner/             the cut, if it keeps the limits
+    ├── exact/  truncate/   for each contender: model/ (a Hugging Face folder) and model.onnx
+    ├── winner/             the pruned model, if it meets the limits
     └── report.html  card.md  trials.csv  record.json
 """
 
@@ -61,20 +62,20 @@ from chipwise.training.data.text import Corpus, load_corpus
 from chipwise.training.evaluations.data import Task
 
 OVERHEAD = 0.12  # share of the budget for evaluation, measuring and the report
-LEAST_STEPS = 10  # fewest healing steps; fewer are not worth the warm-up
+LEAST_STEPS = 10  # fewer healing steps are not worth their warm-up
 TIMEOUT_S = 600.0  # for one measurement; pretrained models may be large
-LONGEST = (64, 256)  # least and most tokens per text; in between, those of a request's prompt
+LONGEST = (64, 256)  # bounds of the most tokens per text; between these bounds it is the tokens of a request's prompt
 _SHOWN_S = 0.2
 _BASE_UNIT = {"time": " s", "bytes": " B", "count": "", "share": ""}
 
 
 class Cutting:
-    """A run in its folder.
+    """Executes a run that starts from a pretrained model.
 
     Args:
         spec: The run file.
-        folder: The run's folder, open.
-        observer: Notified of every change.
+        folder: The run's folder, already opened.
+        observer: Notified of every change of the run's status.
     """
 
     def __init__(self, spec: StartSpec, folder: RunFolder, observer: Observer) -> None:
@@ -89,7 +90,7 @@ class Cutting:
         """Completes the run and returns its record.
 
         Raises:
-            Infeasible: No cut can keep the limits, or the healed one exceeds them as measured.
+            Infeasible: No pruned model can meet the limits, or the measured values of the healed model exceed them.
         """
         try:
             self._take_up()
@@ -101,7 +102,7 @@ class Cutting:
             raise
 
     def _take_up(self) -> None:
-        """Removes cuts that were chosen for other limits or budgets; files of the stages are kept."""
+        """Forgets results of models that were pruned for other limits or budgets; the stages' files are kept."""
         now = asdict(Basis.of(self.spec))
         if self.known.get("basis", asdict(Basis.of(self.folder.before or self.spec))) != now:
             original = self._of("original")
@@ -128,7 +129,7 @@ class Cutting:
         )
         spec.require_kind(work.arch)
         _require_answerable(work.arch, tasks)
-        claim(folder, work.about, resume=True)  # the folder's spec was compared before; this compares weights and text
+        claim(folder, work.about, resume=True)  # the folder compared the spec already; this compares weights and text
         self.known |= {"data": corpus.summary(), "space": _space_of(work)}
         self._note()
         limits = self._limits(work)
@@ -137,7 +138,7 @@ class Cutting:
         try:
             self._contender(work, replace(settings, method="truncate"), corpus, tasks)
         except Infeasible as error:
-            self._found("truncate", Contender(absent=f"there are no first layers alone to compare with: {error}"))
+            self._found("truncate", Contender(absent=f"no truncation to the first layers meets the limits: {error}"))
         if tasks:
             self._phase("evaluating the TF-IDF baseline")
             self.known["bars"] = bag_of_words(tasks, self.known.get("bars", {}))
@@ -147,7 +148,7 @@ class Cutting:
         self._decide(work)
 
     def _limits(self, work: Shrinking) -> Limits:
-        """Limits for choosing the cut. Measures the original first: limits are shares of its seconds and bytes."""
+        """Measures the original, and converts the run's constraints to limits for choosing the pruned model."""
         if "measured" not in self._of("original"):
             self._phase("measuring the original")
             [found] = Bench(self.spec, timeout_s=TIMEOUT_S).alternately([work.original_file])
@@ -165,7 +166,9 @@ class Cutting:
         return limits_of(work, constraints_of(self.spec, self.known["contenders"]), original)
 
     def _steps(self, work: Shrinking, settings: CutSettings, weights: Named, sizes: Sizes) -> int:
-        """Healing steps that ``budget.final`` (or half of the remaining budget) allows; the same for both contenders.
+        """Number of healing steps for each of the two models (the pruned and the truncated one).
+
+        The steps must fit in ``budget.final``, and in half of what remains of ``budget.cpu``.
 
         Raises:
             SpecError: The budget is spent, or too small for a few steps.
@@ -179,16 +182,16 @@ class Cutting:
             least_s = LEAST_STEPS * step_s
             if budget.final_s < least_s:
                 raise SpecError(
-                    f"a step of healing takes {step_s:.2g} s of CPU time, so fewer than {LEAST_STEPS} fit; allow at "
-                    f"least {1.1 * least_s:.2g} s and go on with --resume",
+                    f"one healing step takes {step_s:.2g} s of CPU time, so fewer than {LEAST_STEPS} fit in this "
+                    f"budget; raise it to at least {1.1 * least_s:.2g} s and go on with --resume",
                     field="budget.final",
                 )
             left_s = min(budget.final_s, (budget.cpu_s * (1 - OVERHEAD) - spent_s) / 2)
             if left_s < least_s:
                 enough_s = (spent_s + 2 * least_s) / (1 - OVERHEAD)
                 raise SpecError(
-                    f"{spent_s:.0f} CPU-s went into timing and scoring blocks, which leaves too little for healing; "
-                    f"allow at least {1.1 * enough_s:.0f} s and go on with --resume",
+                    f"timing and scoring blocks took {spent_s:.0f} CPU-s, which leaves too little for healing; "
+                    f"raise this budget to at least {1.1 * enough_s:.0f} s and go on with --resume",
                     field="budget.cpu",
                 )
             return int(left_s / step_s)
@@ -203,7 +206,7 @@ class Cutting:
         return self.spec.source / "tokenizer.json"
 
     def _contender(self, work: Shrinking, settings: CutSettings, corpus: Corpus, tasks: Mapping[str, Task]) -> None:
-        """Chooses, heals, writes and evaluates one contender."""
+        """Chooses, heals, writes and evaluates the pruned or the truncated model."""
         name = settings.method
         self._phase("choosing")
         weights, sizes = work.choose(settings)
@@ -230,7 +233,7 @@ class Cutting:
     def _evaluate(
         self, name: str, design: Design, weights: Named, work: Shrinking, corpus: Corpus, tasks: Mapping[str, Task]
     ) -> None:
-        """Quality on test text and on the tasks, unless these weights were already evaluated."""
+        """Evaluates one contender on test text and on the tasks, unless these weights were already evaluated."""
         path = work.original_file if name == "original" else self.folder.path / name / "model.onnx"
         arrays = {key: value.numpy() for key, value in weights.items()}
         key: list[object] = [
@@ -262,7 +265,7 @@ class Cutting:
         self._found(name, quality)
 
     def _measure(self, work: Shrinking) -> None:
-        """Measures all contenders in alternation; limits are checked with these values, not the first measurement."""
+        """Measures all contenders in alternation; these values replace earlier ones, and limits are checked on them."""
         self._phase("measuring alternately")
         names = [name for name in ("original", CUT, "truncate") if "parameters" in self._of(name)]
         files = [work.original_file, *(self.folder.path / name / "model.onnx" for name in names[1:])]
@@ -273,19 +276,19 @@ class Cutting:
             self._found(name, _noted(found))
 
     def _decide(self, work: Shrinking) -> None:
-        """Makes the cut the winner if it keeps every limit as exported.
+        """Makes the pruned model the winner if its measured values meet every limit.
 
         Raises:
-            Infeasible: It does not; the message says by how much.
+            Infeasible: The pruned model exceeds a limit; the message names its values.
         """
         contenders = self.known["contenders"]
         values = values_of(contenders[CUT])
         missed = broken_limits(self.spec, contenders)
         if missed:
             listed = ", ".join(f"{item.metric} {item.show(values[item.metric])} (limit {item.text})" for item in missed)
-            busy = "" if contenders[CUT]["clean"] else "; the machine was busy, so --resume measures again"
+            busy = "" if contenders[CUT]["clean"] else "; the machine was busy, so measure again with --resume"
             raise Infeasible(
-                f"the healed cut, the nearest that was found, is outside its limits: {listed}{busy}. Loosen the limit"
+                f"the healed cut exceeds its limits: {listed}{busy}. Loosen the limit"
                 + (", or raise budget.final" if any(item.task for item in missed) else "")
                 + f"; the cut is in {self.folder.path / CUT}"
             )
@@ -294,7 +297,7 @@ class Cutting:
         self._note()
 
     def _write_winner(self, work: Shrinking) -> None:
-        """Writes the winner: a Hugging Face folder with the measured ``model.onnx`` and its measurements."""
+        """Writes the winner's folder: the Hugging Face files, the measured ``model.onnx``, and the metrics."""
         source, target = self.folder.path / CUT, self.folder.winner
         found = self._of(CUT)
         with storage(target):
@@ -315,7 +318,7 @@ class Cutting:
         write_json(target / PROMISES, promises)
 
     def report(self) -> RunRecord:
-        """Writes the report of the current state."""
+        """Writes the report of the current state and returns the record."""
         self._phase("report")
         record = self._record()
         output.write(record, self.folder.path)
@@ -331,7 +334,7 @@ class Cutting:
         return record
 
     def _leave(self) -> None:
-        """Saves the budget and writes the report when a run is stopped."""
+        """Saves the spent budget and writes the report when a run is stopped."""
         try:
             if self._of("original"):
                 self._note()
@@ -357,7 +360,7 @@ class Cutting:
         self._notify()
 
     def _on_stage(self, stage: str, done: int, total: int) -> None:
-        """Reports the progress of a stage."""
+        """Shows a stage's progress to the observer."""
         if stage != self.status.phase:
             self._phase(stage)
             self._note()
@@ -385,7 +388,7 @@ def _noted(found: Measurement) -> Contender:
 
 
 def _space_of(work: Shrinking) -> dict[str, object]:
-    """Number of possible cuts, and their choices."""
+    """Describes the space of pruned models: how many there are, and which sizes layers may have."""
     options = options_of(work.arch)
     size = 1
     for _, kind in blocks(work.arch):
@@ -402,4 +405,7 @@ def _space_of(work: Shrinking) -> dict[str, object]:
 def _require_answerable(arch: ArchSpec, tasks: Mapping[str, Task]) -> None:
     for name, task in tasks.items():
         if task.kind == "choice" and not generates(arch):
-            raise SpecError(f"{name}: questions are answered by likelihood, which encoders do not have", field="tasks")
+            raise SpecError(
+                f"{name}: this task needs likelihoods of answers, which encoders do not compute; leave it out",
+                field="tasks",
+            )

@@ -1,4 +1,4 @@
-"""Forward passes of any cut of a model, and the distance between its hidden states and the original's.
+"""Forward passes of pruned models with given weights, and distances between their outputs and the original's.
 
 Axes: B batch, T tokens, D width, V vocabulary.
 """
@@ -23,18 +23,18 @@ from chipwise.model.nn.precision import Precision, torch_dtype
 from chipwise.model.walk.module import module_of
 
 Weights = Mapping[str, Tensor]
-MOST_LOGITS = 2**25  # of a batch: the head of a large vocabulary would take most of the time of a small decoder
+MOST_LOGITS = 2**25  # per batch; in a small decoder, the head of a large vocabulary would take most of the time
 
 
 class _States(nn.Module):
-    """A model whose forward pass returns the hidden states before the head; with a stem, the head's outputs."""
+    """Module that returns the hidden states before the head; for a model with a stem, the head's outputs."""
 
     def __init__(self, arch: ArchSpec) -> None:
         super().__init__()
         self.model: nn.Module = module_of(arch)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Hidden states (B, T, D) of tokens and their mask; a decoder needs no mask, because padding is at the end."""
+        """Computes the outputs; a decoder ignores the mask, because padding is at the end."""
         if isinstance(self.model, Encoder):
             tokens_BT, mask_BT = inputs
             return self.model(tokens_BT, None if bool(mask_BT.all()) else mask_BT)  # type: ignore[no-any-return]
@@ -50,18 +50,18 @@ def _module(arch: ArchSpec) -> _States:
 
 
 def states(arch: ArchSpec, weights: Weights, *inputs: Tensor) -> Tensor:
-    """Inputs of the head (or the mean) of ``arch`` with ``weights``, (B, T, D); with a stem, the head's outputs."""
+    """Hidden states (B, T, D) before the head or pooling; for a model with a stem, the outputs of the head."""
     named = {f"model.{name}": value for name, value in weights.items()}
     found: Tensor = functional_call(_module(arch), named, inputs)
     return found
 
 
 class Bound:
-    """A model with a stem and given weights, in the form that a data set calls; it stores its outputs.
+    """A function for a data set to call: runs a model with a stem, with given weights, and records its outputs.
 
     Attributes:
         arch: The model's architecture.
-        given: Outputs of all calls, in order.
+        given: The outputs of all calls, in order.
     """
 
     def __init__(self, arch: ArchSpec, weights: Weights) -> None:
@@ -80,7 +80,7 @@ class Bound:
 
 @contextlib.contextmanager
 def watching(arch: ArchSpec, watch: Mapping[str, Callable[[Tensor, Any], None]]) -> Iterator[None]:
-    """Context in which ``watch`` is called with the input and output of named modules (``layers.0.ffn.down``)."""
+    """Context in which the functions in ``watch`` are called with the inputs and outputs of the modules they name."""
     model = _module(arch).model
     handles = [
         model.get_submodule(name).register_forward_hook(lambda _m, given, out, record=record: record(given[0], out))
@@ -99,16 +99,17 @@ def autocast(precision: Precision) -> torch.autocast:
 
 
 def distance(found_BTD: Tensor, target_BTD: Tensor, mask_BT: Tensor) -> Tensor:
-    """Distance of a cut encoder from the original on a batch; 0 if they agree.
+    """Distance of a pruned encoder from the original on a batch; 0 if they agree.
 
-    Mean squared error of the hidden states relative to the original's variance, plus one minus the cosine between the
-    texts' embeddings, plus the squared error of the cosines between texts of the batch. A narrower cut is compared
-    with the original's first (most important) entries.
+    The distance is a weighted sum of three terms: the mean squared error of hidden states relative to the original's
+    variance; one minus the cosine between both models' embeddings of a text; and the squared error of cosine
+    similarities between texts of the batch. A narrower model is compared with the first (most important) entries of the
+    original's states.
 
     Args:
-        found_BTD: Hidden states of the cut.
+        found_BTD: Hidden states of the pruned model.
         target_BTD: Hidden states of the original.
-        mask_BT: Where there is text, not padding.
+        mask_BT: True for text, false for padding.
     """
     found, target = found_BTD[mask_BT].float(), target_BTD[mask_BT].float()
     narrow = found.shape[-1] < target.shape[-1]
@@ -123,17 +124,20 @@ def distance(found_BTD: Tensor, target_BTD: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def next_tokens(states_ND: Tensor, head_VD: Tensor) -> Tensor:
-    """Logarithms of a decoder's probabilities of the next token, (N, V)."""
+    """Log probabilities (N, V) of a decoder's next token."""
     return F.log_softmax(F.linear(states_ND.float(), head_VD.float()), dim=-1)
 
 
 def divergence(found_NV: Tensor, wanted_NV: Tensor) -> Tensor:
-    """Mean KL divergence in nats of distributions, given by their logarithms, from the wanted ones."""
+    """Mean of KL(wanted || found) in nats; both distributions are given as log probabilities."""
     return F.kl_div(found_NV, wanted_NV, log_target=True, reduction="batchmean")
 
 
 def thinned(mask_BT: Tensor, vocabulary: int) -> Tensor:
-    """``mask_BT`` with the positions, evenly spaced, whose distributions have at most ``MOST_LOGITS`` values in all."""
+    """``mask_BT`` with only some of its positions, evenly spaced.
+
+    Their number is limited so that their logits are at most ``MOST_LOGITS`` numbers.
+    """
     places, most = mask_BT.flatten().nonzero()[:, 0], max(1, MOST_LOGITS // vocabulary)
     if len(places) <= most:
         return mask_BT

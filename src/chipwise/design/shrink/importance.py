@@ -1,8 +1,9 @@
-"""Importance of a model's parts on calibration data, and least-squares compensation for removed parts.
+"""Computes the importance of heads and neurons on calibration data, and compensates for removed ones by least squares.
 
-A block adds A·Wᵀ to the residual stream, where A are its inner activations (tokens × neurons, or head outputs). The
-second moments of A suffice for both: neuron or head g contributes tr(W_g·AᵀA_gg·W_gᵀ), and the matrix for the kept
-columns K with the least squared error of A·Wᵀ is W·G_:K·(G_KK)⁻¹, where G is the covariance.
+A block adds A·Wᵀ to the residual stream, where A are its inner activations (tokens × neurons, or tokens × head
+outputs). Importance and compensation both follow from the second moments of A. The importance of neuron or head g is
+its contribution tr(W_g·AᵀA_gg·W_gᵀ). If only the columns K are kept, the matrix with the least squared error of A·Wᵀ is
+W·G_:K·(G_KK)⁻¹, where G is the covariance of A.
 
 References:
     Activation-based importance: Muralidharan et al. 2024, arXiv:2407.14679 (width, heads, neurons, depth).
@@ -32,20 +33,20 @@ from chipwise.training.loop.checkpoint import read_state, write_state
 
 SCHEMA = "chipwise.statistics/1"
 _BACK = {"attention": "out", "ffn": "down"}
-_RIDGE = 1e-4  # share of the mean variance, added for nearly collinear columns
+_RIDGE = 1e-4  # share of the mean variance that is added, because columns may be nearly collinear
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """Second moments on calibration data, in the order of the weights with which they were computed."""
+    """Means and second moments of inner activations on calibration data; entries are in the order of the weights."""
 
-    means: Mapping[str, Tensor]  # of each block's inner activations, by name such as ``layers.0.ffn``
+    means: Mapping[str, Tensor]  # mean of each block's inner activations, by name such as ``layers.0.ffn``
     moments: Mapping[str, Tensor]  # AᵀA over the tokens, with the same keys
     influence: tuple[float, ...]  # per layer: 1 - cosine between the stream before and after it
 
 
 def save_statistics(found: Statistics, path: Path) -> None:
-    """Writes statistics, so that a stopped run can reuse them.
+    """Writes statistics to a file, so that a stopped run can reuse them.
 
     Raises:
         StorageError: The disk is full.
@@ -56,7 +57,7 @@ def save_statistics(found: Statistics, path: Path) -> None:
 
 
 def load_statistics(path: Path) -> Statistics | None:
-    """Reads the file of :func:`save_statistics`; None if missing or damaged."""
+    """Reads a file that :func:`save_statistics` wrote; None if the file is missing or damaged."""
     state = read_state(path, SCHEMA, "")
     if state is None:
         return None
@@ -69,7 +70,7 @@ def load_statistics(path: Path) -> Statistics | None:
 
 
 def gather(arch: ArchSpec, weights: Weights, examples: Examples) -> Statistics:
-    """Runs ``arch`` over ``examples`` and returns the second moments."""
+    """Runs the model on ``examples``, and returns the statistics of its inner activations."""
     seen: dict[str, Tensor | None] = {"mask": None}
     sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
@@ -79,7 +80,7 @@ def gather(arch: ArchSpec, weights: Weights, examples: Examples) -> Statistics:
         counts[name] = counts.get(name, 0) + count
 
     def chosen(values: Tensor) -> Tensor:
-        """The positions that are not padding, concatenated."""
+        """The values at all positions that are not padding."""
         mask = seen["mask"]
         return values.flatten(0, -2) if mask is None else values[mask]
 
@@ -113,7 +114,7 @@ def gather(arch: ArchSpec, weights: Weights, examples: Examples) -> Statistics:
 
 
 def matrix_inputs(arch: ArchSpec, weights: Weights, examples: Examples) -> dict[str, Float32Array]:
-    """The first inputs (rows, k) of each matrix on ``examples``, padding left out, by the weight's name."""
+    """Maps each weight matrix's name to the first rows of its inputs on ``examples``, (rows, k), without padding."""
     rows: dict[str, list[Tensor]] = {}
     seen: dict[str, Tensor | None] = {}
 
@@ -128,7 +129,7 @@ def matrix_inputs(arch: ArchSpec, weights: Weights, examples: Examples) -> dict[
 
     matrices = [name for name, value in weights.items() if value.ndim == 2 and matrix_of(name) is not None]
     watch = {name.removesuffix(".weight"): keep(name) for name in matrices if not name.startswith("head.")}
-    if generates(arch):  # the head reads the last norm
+    if generates(arch):  # the head's input is the output of the last norm
         watch["norm"] = keep("head.weight")
     with torch.no_grad(), watching(arch, watch):
         for seen["mask"], run in examples.passes(arch, weights):
@@ -138,7 +139,7 @@ def matrix_inputs(arch: ArchSpec, weights: Weights, examples: Examples) -> dict[
 
 
 def importance_order(arch: ArchSpec, weights: Weights, found: Statistics) -> dict[str, Index]:
-    """Order of the entries of each label in :mod:`sizes`, by falling importance."""
+    """For each axis label (see :mod:`sizes`), the order of the axis entries from most to least important."""
     order = {}
     for i, kind in blocks(arch):
         place = f"layers.{i}.{kind}"
@@ -160,7 +161,7 @@ def importance_order(arch: ArchSpec, weights: Weights, found: Statistics) -> dic
 
 
 def reordered(found: Statistics, order: Mapping[str, Index]) -> Statistics:
-    """The statistics of the model after :func:`sizes.reorder`."""
+    """The statistics after a permutation of the model's weights with :func:`sizes.reorder`."""
     inner = {place: torch.from_numpy(order[_label(place)]) for place in found.means}
     return Statistics(
         means={place: value[inner[place]] for place, value in found.means.items()},
@@ -170,9 +171,9 @@ def reordered(found: Statistics, order: Mapping[str, Index]) -> Statistics:
 
 
 def repaired(arch: ArchSpec, weights: Weights, found: Statistics, sizes: Sizes) -> dict[str, Tensor]:
-    """``weights`` adjusted so that cut blocks approximate the outputs of the full ones by least squares on ``found``.
+    """Weights in which smaller blocks approximate the outputs of the full blocks, by least squares on ``found``.
 
-    Only the kept (first) columns of the output projections change, and their bias if there is one.
+    Only the blocks' output projections change: their first columns, which the pruned model keeps, and their biases.
     """
     changed, whole = dict(weights), whole_sizes(arch)
     for i, kind in blocks(arch):
@@ -191,7 +192,10 @@ def repaired(arch: ArchSpec, weights: Weights, found: Statistics, sizes: Sizes) 
 
 
 def stand_in(matrix: Tensor, found: Statistics, place: str, columns: int, *, centred: bool) -> tuple[Tensor, Tensor]:
-    """The matrix (D, columns) that reconstructs all outputs from the first columns, and the change of the bias (D)."""
+    """The matrix (D, columns) that best approximates the outputs of ``matrix`` from its first ``columns`` inputs.
+
+    Also returns the change of the bias, (D).
+    """
     second = (_covariance(found, place) if centred else found.moments[place]).double()
     wide, mean = matrix.double(), found.means[place].double()
     kept = second[:columns, :columns]
@@ -211,7 +215,7 @@ def _falling(scores: Tensor) -> Index:
 
 
 def _spread(groups: Index, wide: int) -> Index:
-    """Indices of the entries of ``groups`` in their order, ``wide`` entries each."""
+    """Indices of all entries when groups of ``wide`` entries are put in the order ``groups``."""
     return (groups[:, None] * wide + np.arange(wide)[None]).ravel()
 
 

@@ -1,7 +1,7 @@
-"""Data for cutting a model: the protocol that text and other tasks implement.
+"""Protocols of the data with which a model is pruned. There is one implementation for text and one for other tasks.
 
-Everything in the stages that depends on the domain is in a :class:`Material`: the model, examples for computing
-importance, the comparison with the original, the loss on held-out data, and writing files for the ecosystem.
+A :class:`Material` contains everything that differs between tasks: the model, examples for computing importance, the
+comparison with the original, the loss on held-out data, and how to write the model's files.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from chipwise.core.arrays import AnyArray
@@ -19,33 +20,35 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.nn.precision import Precision
 
-Batch = Any  # indices of texts, or tensors of a data set; only the comparison that returned it reads it
+Batch = Any  # indices of texts, or tensors of a data set; only the comparison that returned a batch reads it
 OnPart = Callable[[int, int], None]  # amount done, total
-PARTS = ("train", "validation")
 
 
 class Examples(Protocol):
     """Batches for computing importance."""
 
     def passes(self, arch: ArchSpec, weights: Weights) -> Iterable[tuple[Tensor | None, Callable[[], object]]]:
-        """For each batch the valid positions (B, T) (None: all), and a function that runs the model on it."""
+        """Yields for each batch a mask (B, T) of valid positions (None: all), and a function that runs the model."""
         ...
 
 
 class Comparison(Protocol):
-    """The original on the training data: reference and teacher of cuts. Deterministic."""
+    """The original's results on the training data: the reference and teacher for pruned models.
+
+    It must be deterministic.
+    """
 
     @property
     def identity(self) -> str:
-        """Identity of this data."""
+        """Digest that identifies this data."""
         ...
 
     def spread(self, batches: int) -> Sequence[Batch]:
-        """About this many batches, the same for scoring all cuts."""
+        """About ``batches`` batches on which all pruned models are scored."""
         ...
 
     def lesson(self, step: int, *, tokens: int, seed: int) -> Batch:
-        """The batch of a training step; ``tokens`` limits the tokens of a batch of texts, padding included."""
+        """The batch of a training step; a batch of texts has at most ``tokens`` tokens including padding."""
         ...
 
     def size(self, batch: Batch) -> int:
@@ -53,16 +56,16 @@ class Comparison(Protocol):
         ...
 
     def distance(self, arch: ArchSpec, weights: Weights, batch: Batch) -> Tensor:
-        """Distance of a cut from the original, differentiable; 0 if they agree."""
+        """Differentiable distance of a pruned model from the original; 0 if their outputs are equal."""
         ...
 
     def loss(self, arch: ArchSpec, weights: Weights, batch: Batch) -> Tensor:
-        """Training loss: the distance to the original, plus the task's own loss if there are labels."""
+        """Training loss: the distance from the original, plus the task's loss if there are labels."""
         ...
 
 
 class Material(Protocol):
-    """A pretrained model with data to cut it on. Deterministic."""
+    """A pretrained model, and the data for pruning and healing it. It must be deterministic."""
 
     @property
     def arch(self) -> ArchSpec:
@@ -71,17 +74,17 @@ class Material(Protocol):
 
     @property
     def weights(self) -> Weights:
-        """The original's weights by the names of the torch module."""
+        """The original's weights, named as in the torch module."""
         ...
 
     @property
     def about(self) -> Mapping[str, object]:
-        """Identity of this data, as JSON values."""
+        """Identifies this data in stored results, as JSON values."""
         ...
 
     @property
     def held_out(self) -> str:
-        """Name of the loss that :meth:`judge` returns."""
+        """Name of the loss that :meth:`judge` returns, for reports."""
         ...
 
     @property
@@ -90,23 +93,24 @@ class Material(Protocol):
         ...
 
     def comparison(self, weights: Weights, state: Path, *, precision: Precision, on_part: OnPart) -> Comparison:
-        """The original on the training data; its ``weights`` are ordered by importance.
+        """The original's results on the training data, with its ``weights`` ordered by importance.
 
-        Its outputs may be stored in files in ``state``.
+        The results may be stored as files in the folder ``state``.
         """
         ...
 
     def judge(self, arch: ArchSpec, weights: Weights, original: Weights, state: Path, *, precision: Precision) -> float:
-        """Loss of a cut on held-out data (lower is better): its distance from the original, or the task's loss."""
+        """Loss of a pruned model on held-out data (lower is better): distance from the original, or the task's loss."""
         ...
 
     def write(self, design: Design, weights: Mapping[str, AnyArray], folder: Path) -> None:
-        """Writes the files for the ecosystem, such as a Hugging Face folder."""
+        """Writes the model's files for other tools, such as a Hugging Face folder."""
         ...
 
 
+@torch.no_grad()
 def mean_distance(comparison: Comparison, arch: ArchSpec, weights: Weights, batches: int) -> float:
-    """Mean distance of a cut from the original over the examples of about this many batches."""
+    """Mean distance of a pruned model from the original per example, over about ``batches`` batches."""
     chosen = comparison.spread(batches)
     sizes = [comparison.size(batch) for batch in chosen]
     found = [float(comparison.distance(arch, weights, batch)) for batch in chosen]

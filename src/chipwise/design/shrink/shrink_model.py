@@ -1,4 +1,4 @@
-"""Cuts a Hugging Face model down to limits; implements ``chipwise shrink``."""
+"""Prunes a Hugging Face model until it meets limits; implements ``chipwise shrink``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from chipwise.training.tasks.metric import Metric
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """Result of shrinking, compared with the original."""
+    """Result of shrinking: the pruned model, and its metrics compared with the original's."""
 
     folder: Path  # Hugging Face folder, with model.onnx next to it
     method: Method
@@ -42,27 +42,27 @@ class Shrunk:
     parameters: int
     original_parameters: int
     limit_s: float | None
-    predicted_s: float  # seconds of a request
+    predicted_s: float  # predicted seconds of a request
     workload: Workload
     latency: Measurement | None  # None if it was not measured
     original_latency: Measurement | None
-    loss_before: float  # on held-out data, as cut and after healing: the distance from the original, or the task's loss
+    loss_before: float  # on held-out data, before healing: the distance from the original, or the task's loss
     loss_after: float
-    held_out: str  # name of that loss
+    held_out: str  # name of the loss on held-out data
     metric: Metric | None  # metric of the task; None for text
-    score: TaskScore | None  # of the exported cut on the task's test data; None for text
+    score: TaskScore | None  # of the exported pruned model on the task's test data; None for text
     original_score: TaskScore | None
-    estimates: tuple[CostEstimate, CostEstimate] | None  # of original and cut, if latency is limited on another chip
-    cpu_s: Mapping[str, float]  # CPU seconds by stage; shared stages are charged to each method
-    quantiser: Choice | None = None  # of narrow weights, and what each one tried loses
+    estimates: tuple[CostEstimate, CostEstimate] | None  # of original and pruned model, if latency is limited elsewhere
+    cpu_s: Mapping[str, float]  # CPU seconds by stage; every method counts the stages that methods share in full
+    quantiser: Choice | None = None  # how narrow weights were rounded, and the loss with each way that was tried
 
     def shown(self, loss: float) -> str:
-        """A loss on held-out data in the task's metric."""
+        """A held-out loss as text, in the task's metric if it has one."""
         return f"{loss:.4f}" if self.metric is None else self.metric.text(loss)
 
     @property
     def request_s(self) -> tuple[float, float] | None:
-        """Median seconds of a request for original and cut: measured on this machine, or predicted for another chip."""
+        """Median request seconds of the original and the pruned model, measured here or predicted for another chip."""
         if self.estimates is not None:
             whole, cut = self.estimates
             return _predicted_s(whole, self.workload), _predicted_s(cut, self.workload)
@@ -72,11 +72,11 @@ class Shrunk:
 
     @property
     def ratio(self) -> float | None:
-        """The cut's median request time divided by the original's."""
+        """The pruned model's median request time divided by the original's."""
         return None if (both := self.request_s) is None else both[1] / both[0]
 
     def summary(self) -> dict[str, object]:
-        """The result as JSON values, without samples."""
+        """The result as JSON values, without single latency samples."""
         times = {}
         for name, item in (("latency", self.latency), ("original_latency", self.original_latency)):
             if item is not None:
@@ -113,26 +113,28 @@ class Shrunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShrinkRequest:
-    """Limits of a cut, its data, and settings of the method.
+    """How to shrink a model: limits, data, and settings of the method.
 
     Attributes:
         latency: Limit on a request's time on the device: a share of the original's (``60 %``) or a time (``3 ms``).
         memory: Limit on the size of the weights: a share or a size (``40 MB``).
-        method: ``exact`` (an integer programme on losses of single blocks) or ``truncate`` (the first layers, the
-            baseline).
-        data: Text for scoring and healing: a text source, text files, a run file, or the fields of ``data``. For a
-            model of another task: a run file whose data is used; for a winner, its own run's data by default.
-        tokens: Tokens of a request's text or prompt.
-        new_tokens: Tokens that a decoder generates in a request.
-        longest: Most tokens per text in healing.
+        method: ``exact`` (an integer program chooses sizes from the losses of single blocks), or one of the baselines
+            ``uniform`` (the same sizes in every layer) and ``truncate`` (keeps the first layers).
+        data: Text for scoring and healing: a text source, text files, a run file, or the fields of ``data`` in a run
+            file. For a model of another kind, such as an image classifier: a run file whose data is used. Default for a
+            winner: the data of its run.
+        tokens: Number of tokens in a request's text or prompt.
+        new_tokens: Number of tokens that a decoder generates in a request.
+        longest: Largest number of tokens per text in healing.
         weights: Weight format of the served model.
-        rounding: How weights in a narrow format are rounded: ``nearest``, ``searched``, ``gptq``, ``learned`` or
-            ``auto``, the one of least loss on held-out data.
-        cpu_s: CPU seconds of ``learned``; where they are given, ``auto`` tries it too.
+        rounding: Quantiser for weights in a narrow format: ``nearest``, ``searched``, ``gptq``, ``learned`` or
+            ``auto``, which takes the quantiser with the least loss on held-out data.
+        cpu_s: CPU seconds for ``learned`` rounding; if set, ``auto`` tries ``learned`` too.
         healing: Steps and learning rate of healing.
-        device: The chip for the latency limit, predicted by its data sheet. Default: this machine.
-        runtime: Runtime of that chip. Default: its own.
-        seed: Random seed of batches and cuts.
+        device: The chip on which latency is limited; times are then predicted from its data sheet. Default: this
+            machine, on which times are measured.
+        runtime: Runtime on that chip. Default: the chip's usual runtime.
+        seed: Random seed of batches.
     """
 
     latency: str | float | None = "60 %"
@@ -156,12 +158,12 @@ class ShrinkRequest:
         self.limits(1.0, 1.0)
         learning_s(self.rounding, self.cpu_s)
         if self.weights == "fp32" and (self.rounding != AUTO or self.cpu_s is not None):
-            raise InputError("--rounding and --cpu-seconds are for int8 and int4; add --weights int8 or --weights int4")
+            raise InputError("--rounding and --cpu-seconds apply only to int8 and int4; add --weights int8 or int4")
         if self.device is None and self.runtime is not None:
-            raise InputError("--runtime is that of a --device; on this machine cuts are timed in onnxruntime")
+            raise InputError("--runtime applies only with --device; on this machine, cuts are timed in onnxruntime")
 
     def material(self, source: Path) -> tuple[TextMaterial | TaskMaterial, Workload]:
-        """The model in ``source`` with its data, and the workload of one request."""
+        """Loads the model in ``source`` with its data; also returns the workload of one request."""
         if (run := run_of(source, self.data)) is not None:
             return TaskMaterial(source, run, data_of(source, run)), run.workload
         require_folder(source)
@@ -170,10 +172,10 @@ class ShrinkRequest:
         return material, Workload(prompt_tokens=self.tokens, new_tokens=self.new_tokens)
 
     def limits(self, request_s: float, whole_bytes: float) -> Limits:
-        """The limits in SI units, given the original's values.
+        """Converts the limits to SI units; shares refer to the original's request seconds and bytes of weights.
 
         Raises:
-            InputError: One cannot be read, or is not positive.
+            InputError: A limit is not a share or quantity, or is not positive.
         """
         limit_s = limit_of(self.latency, request_s, "time", "latency")
         return Limits(
@@ -182,7 +184,7 @@ class ShrinkRequest:
         )
 
     def settings(self, limits: Limits) -> CutSettings:
-        """Settings for choosing and healing the cut."""
+        """Settings for choosing and healing the pruned model."""
         return CutSettings(method=self.method, limits=limits, healing=self.healing)
 
 
@@ -195,21 +197,21 @@ def shrink_model(
     measured: bool = True,
     on_progress: OnProgress = lambda stage, done, total: None,
 ) -> Shrunk:
-    """Cuts the model in ``folder`` down to limits and heals the cut by distillation from the original.
+    """Prunes the model in ``folder`` until it meets limits, and heals it by distillation from the original.
 
     Args:
-        folder: A Hugging Face folder of a BERT-style encoder or a Llama-style decoder, with its tokenizer.json; or of a
-            model of another task, such as an image classifier (ViT) or a winner.
+        folder: A Hugging Face folder with tokenizer.json and a BERT-style encoder or a Llama-style decoder; or the
+            folder of another task's model, such as an image classifier (ViT) or a winner.
         request: Limits, data and method.
         out: Folder to write. Default: ``runs/shrink-<name>``.
-        resume: Continue the run in the folder.
-        measured: Whether to measure the result and the original in alternation at the end.
-        on_progress: Called with the stage, the amount done and the total.
+        resume: Whether to continue the run in the output folder.
+        measured: Whether to measure the pruned model and the original in alternation at the end.
+        on_progress: Called with the stage, the number of finished steps, and the number of all steps.
 
     Raises:
-        InputError: The model, a limit or the text is wrong, or no cut keeps the limits.
-        Unsupported: The model has blocks that chipwise cannot build or cut.
-        StudyError: The folder holds a run of another model or text, or ``resume`` is needed to continue it.
+        InputError: The model, a limit or the text cannot be used, or no pruned model meets the limits.
+        Unsupported: The model has blocks that chipwise cannot build or prune.
+        StudyError: The output folder contains a run with another model or text, or this run but ``resume`` is false.
     """
     source = Path(folder)
     target = Path(out) if out is not None else Path("runs") / f"shrink-{Path(os.path.realpath(source)).name}"
@@ -263,7 +265,7 @@ def shrink_model(
 
 
 def _scores(work: Shrinking, material: TaskMaterial, cut: Rounded, place: Path) -> tuple[TaskScore, TaskScore]:
-    """Test scores of the exported graphs of cut and original."""
+    """Test scores of the pruned model and of the original, as exported graphs."""
     score = material.score(cut.design, cut.weights, place, cut.packing)
     material.promise(cut.design, score, place / "model")
 
@@ -275,22 +277,22 @@ def _scores(work: Shrinking, material: TaskMaterial, cut: Rounded, place: Path) 
 
 
 def _predicted_s(found: CostEstimate, workload: Workload) -> float:
-    """Predicted seconds of a request."""
+    """Predicted median seconds of a request, from an estimate."""
     after = (workload.new_tokens - 1) * found.tpot_s if "tpot_p50" in found.metrics else 0.0
     return found.ttft_s + after
 
 
 def request_of(found: Measurement) -> float:
-    """Median seconds of a request: the pass over the text and, for a decoder, the tokens after the first."""
+    """Measured median seconds of a request: prefill and, for a decoder, the tokens after the first one."""
     steps = 0.0 if found.encodes else (found.workload.new_tokens - 1) * found.percentile("tpot", 0.5)
     return found.percentile("ttft", 0.5) + steps
 
 
 def limit_of(limit: str | float | None, whole: float, kind: str, name: str) -> float | None:
-    """A limit in SI units: a share of ``whole`` (``60 %``), a quantity, or None.
+    """Converts a limit to SI units; ``text`` is a share of ``whole`` (``60 %``), a quantity, or None.
 
     Raises:
-        InputError: It cannot be read, or is not positive.
+        InputError: The limit is not a share or quantity, or is not positive.
     """
     if limit is None:
         return None
@@ -301,27 +303,29 @@ def limit_of(limit: str | float | None, whole: float, kind: str, name: str) -> f
         else:
             value = units.parse(text, kind) if isinstance(limit, str) else float(limit)
     except (UnitError, ValueError):
-        raise InputError(f"--{name} is a share of the original such as '60 %', or a quantity, not {text!r}") from None
+        raise InputError(
+            f"--{name} must be a share of the original such as '60 %', or a quantity, not {text!r}"
+        ) from None
     if not value > 0:
         raise InputError(f"--{name} must be positive, not {text!r}")
     return value
 
 
 def claim(target: Path, about: dict[str, object], *, resume: bool) -> None:
-    """Writes ``about`` to a new folder, or checks that the folder belongs to this run.
+    """Reserves a new folder for this run by writing ``about`` to it, or checks that the folder belongs to this run.
 
     Raises:
-        StudyError: The folder holds another run, or ``resume`` is needed to continue this one.
+        StudyError: The folder contains another run, or it contains this run but ``resume`` is false.
     """
     path, wanted = target / "about.json", json.loads(json.dumps(about))
     if path.exists():
         held = read_mapping(path)
         if differs := [name for name in wanted if held.get(name) != wanted[name]]:
             raise StudyError(
-                f"{target}: this folder holds a run that differs in {', '.join(differs)}; choose another --out"
+                f"{target}: this folder contains a run that differs in {', '.join(differs)}; choose another --out"
             )
         if not resume:
-            raise StudyError(f"{target}: this folder already holds this run; go on with --resume, or choose --out")
+            raise StudyError(f"{target}: already contains this run; continue with --resume, or choose another --out")
         return
     with storage(target):
         (target / "state").mkdir(parents=True, exist_ok=True)

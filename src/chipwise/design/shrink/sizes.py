@@ -1,11 +1,11 @@
-"""Cuts of a pretrained model: possible sizes, and the rows and columns of weights that they keep.
+"""Defines the sizes of a pruned model, and which rows and columns of the original's weights it keeps.
 
-An axis of a weight may have a label: ``layers.3.query`` and ``layers.3.kv`` (rows of
-heads) or ``layers.3.ffn`` (neurons). Permuting the entries of a label everywhere does not change the model's
-outputs; a cut keeps the first entries of each label.
+Axes of weights that belong together have the same label: ``layers.3.query`` and ``layers.3.kv`` (outputs of heads), or
+``layers.3.ffn`` (neurons). Permuting the entries of all axes with the same label does not change the model's outputs.
+Entries are first ordered by importance; a pruned model then has the first entries of each label.
 
-Heads are removed per KV head together with all of its query heads, because a query head is useless with other keys.
-Cross-attention is not cut.
+A KV head is removed together with all of its query heads, because these are useless with other keys. Cross-attention is
+never pruned.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BACK = {"out": "query", "down": "ffn"}  # output projections: label of columns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Kept sizes of a model: KV heads and FFN neurons of each layer (0 removes the block)."""
+    """The sizes of a pruned model: KV heads and FFN neurons of each layer (0 removes the block)."""
 
     heads: tuple[int, ...]  # KV heads per layer, each with its query heads
     neurons: tuple[int, ...]
@@ -43,27 +43,27 @@ class Sizes:
         return self.of_kind(kind)[layer]
 
     def of_kind(self, kind: str) -> tuple[int, ...]:
-        """Sizes of all layers' blocks of one kind."""
+        """Sizes of all blocks of one kind, in the order of the layers."""
         return self.heads if kind == "attention" else self.neurons
 
     def with_kind(self, kind: str, sizes: tuple[int, ...]) -> Sizes:
-        """A copy with other sizes of all blocks of one kind."""
+        """A copy in which the blocks of one kind have these sizes, given in the order of the layers."""
         return replace(self, heads=sizes) if kind == "attention" else replace(self, neurons=sizes)
 
     def with_block(self, layer: int, kind: str, size: int) -> Sizes:
-        """A copy with another size of one block."""
+        """A copy in which one block has the given size."""
         sizes = self.of_kind(kind)
         return self.with_kind(kind, (*sizes[:layer], size, *sizes[layer + 1 :]))
 
 
 def whole_sizes(arch: ArchSpec) -> Sizes:
-    """The full sizes of ``arch``.
+    """The sizes of ``arch`` itself, before any pruning.
 
     Raises:
-        Unsupported: It has grouped feed-forwards, which are not cut.
+        Unsupported: The model has grouped feed-forwards, which cannot be pruned.
     """
     if any(getattr(layer.ffn, "groups", 1) > 1 for layer in arch.layers):
-        raise Unsupported(f"{arch.name}: grouped feed-forwards are not cut; cut a model with dense ones")
+        raise Unsupported(f"{arch.name}: grouped feed-forwards cannot be cut; start from a model with dense ones")
     return Sizes(
         heads=tuple(0 if layer.attention is None else layer.attention.kv_heads for layer in arch.layers),
         neurons=tuple(0 if layer.ffn is None else layer.ffn.width for layer in arch.layers),
@@ -80,7 +80,7 @@ def blocks(arch: ArchSpec) -> Iterator[tuple[int, str]]:
 
 
 def cut_arch(whole: ArchSpec, sizes: Sizes) -> ArchSpec:
-    """The architecture of the cut, with as many layers as ``whole``; a layer may have no blocks left.
+    """The architecture of the pruned model, with as many layers as ``whole``; layers may have no block left.
 
     Raises:
         SpecError: A size is larger than in ``whole``.
@@ -100,7 +100,7 @@ def cut_arch(whole: ArchSpec, sizes: Sizes) -> ArchSpec:
 
 
 def cut_weights(whole: ArchSpec, sizes: Sizes, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of the cut: views of those of ``whole``, named as in :func:`cut_arch`."""
+    """The weights of the pruned model, as views of the weights of ``whole``, named as in :func:`cut_arch`."""
     sub = cut_arch(whole, sizes)
     length = {}
     for i, layer in enumerate(sub.layers):
@@ -121,7 +121,7 @@ def cut_weights(whole: ArchSpec, sizes: Sizes, weights: Mapping[str, Tensor]) ->
 
 
 def reorder(weights: Mapping[str, Tensor], order: Mapping[str, Index]) -> dict[str, Tensor]:
-    """``weights`` with the entries of each label in ``order`` permuted; the model's outputs stay the same."""
+    """Permutes the entries of each label into ``order`` in all weights; the model's outputs stay the same."""
     found = {}
     for name, value in weights.items():
         for axis, label in enumerate(labels(name)):
@@ -132,11 +132,11 @@ def reorder(weights: Mapping[str, Tensor], order: Mapping[str, Index]) -> dict[s
 
 
 def labels(name: str) -> Labels:
-    """Label of each axis of the weight ``name``; missing axes at the end have none."""
+    """The label of each axis of the weight ``name``, None for axes without one; trailing Nones are left out."""
     if number := re.fullmatch(r"positions\.(\d+)\..*", name):  # biases per head, by relative position
         return (None, f"layers.{number[1]}.heads")
     layer = re.match(r"(layers\.\d+)\.(.*)\.(weight|bias)", name)
-    if layer is None or layer[2].startswith("cross"):  # cross-attention is not cut
+    if layer is None or layer[2].startswith("cross"):  # cross-attention is not pruned
         return ()
     place, last = layer[1], layer[2].rpartition(".")[2]
     if layer[2] in ("attention.gate", "attention.norm"):
@@ -147,12 +147,12 @@ def labels(name: str) -> Labels:
 
 
 def generates(arch: ArchSpec) -> bool:
-    """Whether a model generates tokens; a cut encoder that has no attention left does not."""
+    """Whether a model generates tokens, judged by its head; this works even if no attention is left."""
     return arch.head.writes
 
 
 def compact(arch: ArchSpec, weights: Mapping[str, Tensor]) -> tuple[ArchSpec, dict[str, Tensor]]:
-    """A copy without layers that have no block; at least one layer is kept."""
+    """Removes layers that have no block left, but keeps at least one layer."""
     kept = [i for i, layer in enumerate(arch.layers) if any(layer.blocks())] or [0]
     number = {old: new for new, old in enumerate(kept)}
     renamed = {}
@@ -163,15 +163,15 @@ def compact(arch: ArchSpec, weights: Mapping[str, Tensor]) -> tuple[ArchSpec, di
 
 
 def require_cuttable(arch: ArchSpec) -> None:
-    """Checks that smaller models can be cut from ``arch``.
+    """Checks that ``arch`` is an architecture that can be pruned.
 
     Raises:
         Unsupported: Layers share weights, or the model has a pooler.
     """
     if any(layer.shares is not None for layer in arch.layers):
-        raise Unsupported(f"{arch.name}: layers that share weights cannot be cut one by one")
+        raise Unsupported(f"{arch.name}: layers that share weights cannot be cut separately; start from another model")
     if isinstance(arch.head, Pooler):
-        raise Unsupported(f"{arch.name}: a pooler cannot be cut; start from the encoder without it (mean pooling)")
+        raise Unsupported(f"{arch.name}: a pooler cannot be cut; start from the encoder without pooler (mean pooling)")
 
 
 def _check(whole: ArchSpec, sizes: Sizes) -> None:
@@ -179,7 +179,7 @@ def _check(whole: ArchSpec, sizes: Sizes) -> None:
     for name in ("heads", "neurons"):
         found, limit = getattr(sizes, name), getattr(most, name)
         if len(found) != len(limit):
-            raise SpecError(f"has {len(found)} layers, the model {len(limit)}", field=name)
+            raise SpecError(f"has {len(found)} layers, but the model has {len(limit)}", field=name)
         for i, (size, top) in enumerate(zip(found, limit, strict=True)):
             if not 0 <= size <= top:
                 raise SpecError(f"must lie between 0 and {top}, not {size}", field=f"{name}[{i}]")

@@ -1,7 +1,7 @@
-"""Stages of cutting a model: data, importance, costs, block losses, choice, healing, files, measuring.
+"""The stages of pruning a model: data, importance, block costs, block losses, choice, healing, export, measuring.
 
-Every stage stores its result in ``state/`` and reuses it, so a killed run continues, and another method or limit
-repeats only the stages that depend on it.
+Every stage stores its result in ``state/`` and reuses a stored result. A run that was killed can therefore continue,
+and a new method or limit repeats only the stages that depend on it.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ from chipwise.training.loop.learned_rounding import Distance, learned_or_chosen,
 Named = dict[str, Tensor]
 OnProgress = Callable[[str, int, int], None]  # stage, amount done, total
 SCORING_BATCHES = 2
-_TIGHTENINGS = 6  # times that the latency limit is lowered if a cut is measured above it
+_TIGHTENINGS = 6  # most times that the latency limit is lowered because the chosen model was measured above it
 _PACE = Healing(steps=4)  # steps for timing a healing step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutSettings:
-    """Settings of one cut."""
+    """Settings of one pruned model."""
 
     method: Method
     limits: Limits
@@ -79,21 +79,21 @@ class CutSettings:
 
     @property
     def choosing(self) -> str:
-        """Identity of all inputs of the choice."""
+        """Digest of the settings on which the choice of a pruned model depends."""
         return digest([self.method, self.limits])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounding:
-    """How narrow weights are rounded: a quantiser's name, ``learned`` or ``auto``, and CPU seconds of ``learned``."""
+    """How narrow weights are rounded: a quantiser's name, ``learned`` or ``auto``; and CPU seconds for ``learned``."""
 
     method: str = AUTO
-    cpu_s: float = 0.0  # where there are some, ``auto`` tries ``learned`` too
+    cpu_s: float = 0.0  # if above 0, ``auto`` tries ``learned`` too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounded:
-    """What a file is written from."""
+    """A design with rounded weights, ready to be written to a file."""
 
     design: Design
     weights: Mapping[str, AnyArray]
@@ -103,7 +103,7 @@ class Rounded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """A healed cut."""
+    """A pruned and healed model, with its loss before and after healing."""
 
     arch: ArchSpec
     sizes: Sizes
@@ -113,17 +113,17 @@ class Cut:
 
 
 class Shrinking:
-    """One original with data, one workload and one chip.
+    """Makes pruned models from one original, for one set of data, one workload and one chip.
 
     Args:
         material: The original and its data.
-        target: Folder of results and ``state/``.
-        clock: Returns the seconds of models.
-        workload: Sizes of a request.
+        target: Folder for results and ``state/``.
+        clock: Measures or predicts the times of models. Default: measures on this machine.
+        workload: Prompt tokens, new tokens and batch size of requests.
         weight_format: Weight format of the served model.
-        seed: Random seed of batches and cuts.
-        on_progress: Called with the stage, the amount done and the total.
-        rounding: How narrow weights of cuts are rounded. The original's are never learned.
+        seed: Random seed of batches.
+        on_progress: Called with the stage, the number of finished steps, and the number of all steps.
+        rounding: How narrow weights of pruned models are rounded. For the original, ``learned`` rounding is never used.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Shrinking:
 
     @functools.cached_property
     def costs(self) -> dict[str, Costs]:
-        """Seconds of every size of every block, by name of the time; measured once."""
+        """Cost model of each time (``ttft``, ``tpot``, ``request``) from block costs; computed once."""
 
         def make() -> object:
             on_progress = functools.partial(self.on_progress, "time blocks")
@@ -175,7 +175,7 @@ class Shrinking:
 
     @functools.cached_property
     def precision(self) -> Precision:
-        """Format of matrix products; the same in all sessions of a run."""
+        """Number format of matrix products in training, the same in all sessions of a run."""
         return kept_precision(self.state / "precision.json")
 
     @property
@@ -200,18 +200,18 @@ class Shrinking:
 
     @functools.cached_property
     def comparison(self) -> Comparison:
-        """The original on the training data."""
+        """The original's results on the training data."""
         stage = "original on training data"
         with self._timed(stage):
             on_part = functools.partial(self.on_progress, stage)
             return self.material.comparison(self.ordered[0], self.state, precision=self.precision, on_part=on_part)
 
     def judge(self, arch: ArchSpec, weights: Named) -> float:
-        """Loss of a cut on held-out data; see :class:`chipwise.design.shrink.material.Material`."""
+        """Loss of a pruned model on held-out data; see :class:`chipwise.design.shrink.material.Material`."""
         return self.material.judge(arch, weights, self.ordered[0], self.state, precision=self.precision)
 
     def replacements(self) -> list[Replacement]:
-        """Loss of every block at every size; stored results of an earlier session are reused."""
+        """Losses of every block at every size; results that an earlier session stored are reused."""
         weights, found = self.ordered
         path = self.state / "replacements.json"
         known = list(convert(tuple[Replacement, ...], read_json(path), path.name)) if path.exists() else []
@@ -235,7 +235,7 @@ class Shrinking:
             )
 
     def choose(self, settings: CutSettings) -> tuple[Named, Sizes]:
-        """The cut chosen by the settings' method, and the weights to cut."""
+        """Chooses sizes by the settings' method; returns the repaired weights, still at full size, and the sizes."""
         weights, found = self.ordered
         replacements = self.replacements() if settings.method == "exact" else []
 
@@ -249,7 +249,7 @@ class Shrinking:
         return repaired(self.arch, weights, found, sizes), sizes
 
     def heal(self, settings: CutSettings, weights: Named, sizes: Sizes) -> Cut:
-        """The healed cut, or the unhealed one if that is closer to the original on held-out text."""
+        """Prunes and heals the model; returns it healed or unhealed, whichever has the lower loss on held-out data."""
         arch, part = compact(cut_arch(self.arch, sizes), cut_weights(self.arch, sizes, weights))
         distiller = self._healer(arch, part, settings.healing, f"healing-{settings.method}")
         healed = distiller.run(lambda step, steps, _loss: self.on_progress("heal", step, steps))
@@ -264,11 +264,9 @@ class Shrinking:
         )
 
     def healing_step_s(self, weights: Named, sizes: Sizes) -> float:
-        """CPU seconds of one healing step of this cut, from a few steps that are discarded."""
+        """Measures the CPU seconds of a healing step at these sizes, with a few steps whose result is discarded."""
         arch, part = compact(cut_arch(self.arch, sizes), cut_weights(self.arch, sizes, weights))
-        return self._pace(self._healer(arch, part, _PACE, "pace"))
-
-    def _pace(self, distiller: Distiller) -> float:
+        distiller = self._healer(arch, part, _PACE, "pace")
         found = distiller.run(lambda *_: None)
         distiller.path.unlink()
         return found.cpu_s / _PACE.steps
@@ -285,7 +283,7 @@ class Shrinking:
         )
 
     def write(self, cut: Cut, place: Path) -> Rounded:
-        """Writes a Hugging Face folder ``model``, and ``model.onnx`` next to it; returns what that is written from."""
+        """Writes a Hugging Face folder ``model`` and a file ``model.onnx``; returns the file's rounded weights."""
         arrays = {name: value.numpy() for name, value in cut.weights.items()}
         self.material.write(Design(arch=cut.arch, weights=self.weight_format), arrays, place / "model")
         found = self.rounded(cut.arch, cut.weights, learned=f"rounding-{place.name}")
@@ -293,12 +291,12 @@ class Shrinking:
         return found
 
     def rounded(self, arch: ArchSpec, weights: Named, *, learned: str | None = None) -> Rounded:
-        """Weights as served, rounded by the quantiser whose model is least distant from the original, or as asked.
+        """Rounds weights for serving, by the requested quantiser or by the one whose model is closest to the original.
 
         Args:
-            arch: The model.
-            weights: Its weights.
-            learned: Name of the checkpoint of learned rounding; None: it is not tried.
+            arch: The model's architecture.
+            weights: The model's weights.
+            learned: Name of the checkpoint of learned rounding. None: learned rounding is not used.
         """
         design = Design(arch=arch, weights=self.weight_format)
         arrays = {name: value.numpy() for name, value in weights.items()}
@@ -332,7 +330,7 @@ class Shrinking:
         return Rounded(design=design, weights=arrays, packing=packing, choice=choice)
 
     def _distance(self, arch: ArchSpec) -> Distance:
-        """The distance of a module of ``arch`` from the original on the batch of a number."""
+        """Returns a function that computes a module's distance from the original on batch ``number``."""
 
         def distance(model: nn.Module, number: int) -> Tensor:
             batch = self.comparison.lesson(number, tokens=BATCH_TOKENS, seed=self.seed + 1)
@@ -341,10 +339,10 @@ class Shrinking:
         return distance
 
     def measure(self, place: Path) -> tuple[Measurement, Measurement]:
-        """Measures the cut's file and the original's in alternation.
+        """Measures the exported pruned model and the exported original in alternation.
 
         Raises:
-            MeasurementError: One of them cannot be measured.
+            MeasurementError: One of the two files cannot be measured.
         """
         self.on_progress("measure", 0, 1)
         found = []
@@ -359,7 +357,7 @@ class Shrinking:
 
     @property
     def original_file(self) -> Path:
-        """The original's ``model.onnx``, exported once."""
+        """Path of the exported original, which is written once."""
         path = self.state / "original.onnx"
         if not path.exists():
             found = self.rounded(self.arch, self.original)
@@ -367,10 +365,10 @@ class Shrinking:
         return path
 
     def _choice(self, settings: CutSettings, pick: Callable[[Limits], Sizes]) -> Sizes:
-        """A choice whose measured latency keeps the limit, or the stored one.
+        """Chooses sizes whose measured latency meets the limits, or reads the stored choice.
 
-        A cut's latency may differ from the sum of its parts. If it is measured above the limit, the limit for the next
-        choice is lowered by the excess.
+        A pruned model's measured latency may differ from the sum of its block costs. If it exceeds a limit, the choice
+        is repeated with a limit that is lower by the same factor.
         """
         name = f"choice-{settings.method}"
         kept = self.kept(name, lambda: plain(self._within(pick, settings.limits)), key=settings.choosing)
@@ -396,18 +394,18 @@ class Shrinking:
             )
             tighter = {name: s / over[name] * 0.995 if over[name] > 1 else s for name, s in within.times_s.items()}
             within = replace(within, times_s=tighter)
-        raise Infeasible(f"no choice keeps the limits of latency {self.clock.where}; nearest: {nearest}; loosen them")
+        raise Infeasible(f"no cut meets the latency limits {self.clock.where}; loosen them (closest cut: {nearest})")
 
     @contextmanager
-    def _timed(self, stage: str, *, key: str = "") -> Iterator[None]:
-        """Records the CPU seconds of a stage, only in the session that computes it."""
+    def _timed(self, stage: str) -> Iterator[None]:
+        """Context manager that records the CPU seconds of a stage; only the first session that runs it records them."""
         begun = time.process_time()
         yield
         spent = time.process_time() - begun
-        self.cpu_s[stage] = self.kept(f"seconds-{stage.replace(' ', '-')}", lambda: spent, key=key)
+        self.cpu_s[stage] = self.kept(f"seconds-{stage.replace(' ', '-')}", lambda: spent)
 
     def kept(self, name: str, make: Callable[[], object], *, key: str = "") -> Any:
-        """The result of ``make``, or the stored one if it exists for the same key."""
+        """Returns the stored result if it has the same key; otherwise calls ``make`` and stores its result."""
         path = self.state / f"{name}.json"
         if path.exists():
             held = read_mapping(path)

@@ -1,8 +1,9 @@
-"""Data of any task for cutting a model with a stem: images, sounds, questions about images, rankings.
+"""Data for pruning models with a stem: images, sounds, questions about images, rankings.
 
-A data set calls the model and computes its loss (:class:`chipwise.training.data.dataset.Dataset`); a cut is compared
-with the original by the outputs of the head. Squared errors of outputs are additive over independent blocks, as
-choosing block by block assumes, and matching outputs teaches as well as matching distributions.
+A data set calls the model and computes the loss (:class:`chipwise.training.data.dataset.Dataset`); a pruned model is
+compared with the original by the squared error of the head's outputs. Squared errors add up over blocks with
+independent errors, as the choice from single-block losses assumes. For healing, matching outputs works as well as
+matching distributions.
 
 References:
     Errors of outputs in distillation: Kim et al. 2021, arXiv:2105.08919. Labels in addition: Touvron et al. 2021
@@ -40,40 +41,40 @@ from chipwise.training.data.recipe import Recipe
 from chipwise.training.tasks.protocol import Exported
 
 CALIBRATION_EXAMPLES = 256
-_HELD_SEED, _FIRST = 7, 1_000_000  # batches for scoring cuts, far from those at the beginning of a training
+_HELD_SEED, _FIRST = 7, 1_000_000  # batches for scoring pruned models, far from those with which training begins
 
 Tensors = Sequence[Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Answered:
-    """A batch of the data set, and the outputs of the original's head for it as one row per example."""
+    """A batch of the data set, and the outputs of the original's head, one row per example."""
 
     tensors: Tensors
     given: Tensor
 
 
 class TaskExamples:
-    """A few batches of the training data (:class:`chipwise.design.shrink.material.Examples`)."""
+    """A few batches of the training data, as :class:`chipwise.design.shrink.material.Examples`."""
 
     def __init__(self, data: Dataset, batches: Sequence[Tensors]) -> None:
         self._data, self._batches = data, batches
 
     def passes(self, arch: ArchSpec, weights: Weights) -> Iterator[tuple[None, Callable[[], object]]]:
-        """All positions are valid."""
+        """Yields for each batch None (no mask, because all positions are valid), and a function that runs the model."""
         for batch in self._batches:
             yield None, functools.partial(_run, self._data, Bound(arch, weights), batch, torch.float32)
 
 
 class TaskComparison:
-    """See :class:`chipwise.design.shrink.material.Comparison`; original and cuts run on the same augmented inputs.
+    """A :class:`chipwise.design.shrink.material.Comparison` on augmented inputs, which are the same for all models.
 
     Args:
         data: The data set.
-        recipe: Determines the examples per batch.
+        recipe: Training recipe, which gives the number of examples per batch.
         arch: The original's architecture.
         weights: The original's weights.
-        precision: Precision of matrix products.
+        precision: Number format of matrix products.
     """
 
     def __init__(
@@ -89,13 +90,13 @@ class TaskComparison:
         return digest(list(self._data.identity))
 
     def spread(self, batches: int) -> Sequence[Answered]:
-        """A few fixed batches, the same for all cuts."""
+        """A few fixed batches on which all pruned models are scored."""
         for number in range(len(self._spread), batches):
             self._spread.append(self._answered(_FIRST + number, seed=_HELD_SEED))
         return self._spread[:batches]
 
     def lesson(self, step: int, *, tokens: int, seed: int) -> Answered:
-        """Batch number ``step`` of the data set, with the size in the recipe."""
+        """Training batch number ``step`` of the data set."""
         return self._answered(step, seed=seed)
 
     def size(self, batch: Answered) -> int:
@@ -103,11 +104,11 @@ class TaskComparison:
         return len(batch.tensors[0])
 
     def distance(self, arch: ArchSpec, weights: Weights, batch: Answered) -> Tensor:
-        """Mean squared error of the outputs relative to the variance of the original's outputs."""
+        """Mean squared error of the head's outputs, relative to the variance of the original's outputs."""
         return self._both(arch, weights, batch)[0]
 
     def loss(self, arch: ArchSpec, weights: Weights, batch: Answered) -> Tensor:
-        """The distance plus the task's own loss on the batch."""
+        """The distance, plus the task's own loss on the batch."""
         apart, own = self._both(arch, weights, batch)
         return apart + own
 
@@ -123,15 +124,15 @@ class TaskComparison:
 
 
 class TaskMaterial:
-    """See :class:`chipwise.design.shrink.material.Material`.
+    """A :class:`chipwise.design.shrink.material.Material` with the data of a run file's task.
 
     Args:
         source: The original's folder.
-        run: The run file with the data.
+        run: The run file that describes the data.
         folder: Folder for the data.
 
     Raises:
-        InputError: The model cannot be cut, or does not fit the data.
+        InputError: The model cannot be pruned, or does not fit the data.
         Unsupported: The model generates images in steps.
     """
 
@@ -141,8 +142,8 @@ class TaskMaterial:
         form = form_of(self.arch)
         if not form.shrinks:
             raise Unsupported(
-                f"{source}: models of {run.task} are not cut; those that tell classes of images or sounds apart, "
-                "answer questions about images or rank candidates are"
+                f"{source}: models of {run.task} cannot be cut; cut a model that classifies images or sounds, answers "
+                "questions about images or ranks candidates"
             )
         self.weights = {name: torch.from_numpy(value) for name, value in arrays.items()}
         self.run = run
@@ -156,21 +157,21 @@ class TaskMaterial:
 
     @property
     def examples(self) -> TaskExamples:
-        """The first batches, with a few hundred examples together."""
+        """The first batches: a few hundred examples together."""
         count = -(-CALIBRATION_EXAMPLES // self._recipe.batch_windows)
         batches = [self._dataset.batch(self.arch, self._recipe, _FIRST - 1 - i, seed=_HELD_SEED) for i in range(count)]
         return TaskExamples(self._dataset, batches)
 
     def comparison(self, weights: Weights, state: Path, *, precision: Precision, on_part: OnPart) -> TaskComparison:
-        """The original on the training data."""
+        """The original's results on the training data."""
         return TaskComparison(self._dataset, self._recipe, self.arch, weights, precision=precision)
 
     def judge(self, arch: ArchSpec, weights: Weights, original: Weights, state: Path, *, precision: Precision) -> float:
-        """The task's loss on validation data, such as the error rate."""
+        """The task's loss on validation data, such as the error rate of a classifier."""
         return float(self._dataset.judge(Bound(arch, weights), most=None, dtype=torch_dtype(precision)).loss)
 
     def write(self, design: Design, weights: Mapping[str, AnyArray], folder: Path) -> None:
-        """Writes the same files as for winners of the task."""
+        """Writes the files that a winner's folder of this task contains."""
         with storage(folder):
             folder.mkdir(parents=True, exist_ok=True)
         self.data.ship(Exported(design=design, weights=weights, folder=folder.parent), folder, {})
@@ -183,11 +184,11 @@ class TaskMaterial:
         return TaskScore.of(self.run, self.data.losses(item, split="test"), "test")
 
     def promise(self, design: Design, score: TaskScore, folder: Path) -> None:
-        """Writes ``chipwise.json``, from which other commands read a folder's design and task."""
+        """Writes ``chipwise.json``, from which other commands read the folder's design and task."""
         write_json(folder / PROMISES, promises_of_model(self.run, design, score.value))
 
 
 def _run(data: Dataset, model: Any, batch: Tensors, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """All outputs of the model's head for a batch, one row per example, and the data set's loss."""
+    """Runs a model on a batch; returns the outputs of its head, one row per example, and the data set's loss."""
     loss = data.loss(model, batch, dtype)
     return torch.cat([each.float().flatten() for each in model.given]), loss

@@ -1,4 +1,7 @@
-"""Text for cutting a model: tokenised by its own tokenizer, with the original's hidden states as reference."""
+"""Text for pruning language models.
+
+Pruned encoders are compared with the original by hidden states, pruned decoders by next-token distributions.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,20 @@ from chipwise.model.nn.precision import Precision
 from chipwise.training.data.text import Corpus
 
 CALIBRATION_TEXTS, VALIDATION_BATCHES = 256, 4
-_SCORING, _LEAST_TOKENS = 10**11, 256  # parameters times tokens of a batch by which blocks are scored, and least tokens
-_MOST_TOKENS = 800_000  # most tokens of text, whose hidden states take 2 bytes per value on disk
+_SCORING, _LEAST_TOKENS = 10**11, 256  # batches that score blocks: parameters times tokens, and the least tokens
+_MOST_TOKENS = 800_000  # most tokens of text; their hidden states take 2 bytes per value on disk
 
 
 class TextMaterial:
-    """See :class:`chipwise.design.shrink.material.Material`.
+    """A :class:`chipwise.design.shrink.material.Material` whose data is text, encoded by the model's own tokenizer.
 
     Args:
-        source: The original's folder, with its tokenizer.json.
-        corpus: The text.
-        longest: Most tokens per text.
+        source: The original's folder, which contains a tokenizer.json.
+        corpus: The text, split into training, validation and test text.
+        longest: Largest number of tokens per text.
 
     Raises:
-        InputError: The model cannot be cut, or there are too few texts.
+        InputError: The model cannot be pruned, or there are too few texts.
     """
 
     held_out = "distance from the original, held-out text"
@@ -61,7 +64,7 @@ class TextMaterial:
         return self.texts["train"].first(CALIBRATION_TEXTS)
 
     def comparison(self, weights: Weights, state: Path, *, precision: Precision, on_part: OnPart) -> Targets:
-        """The original's hidden states of the training text."""
+        """The original's hidden states on the training text."""
         return make_targets(
             self.arch,
             weights,
@@ -73,13 +76,12 @@ class TextMaterial:
         )
 
     def judge(self, arch: ArchSpec, weights: Weights, original: Weights, state: Path, *, precision: Precision) -> float:
-        """Mean distance from the original on validation text."""
+        """A pruned model's mean distance from the original on validation text."""
         if self._held is None:
             path = state / "targets-validation.npy"
             self._held = make_targets(self.arch, original, self.texts["validation"], path, precision=precision)
-        with torch.no_grad():
-            return mean_distance(self._held, arch, weights, VALIDATION_BATCHES)
+        return mean_distance(self._held, arch, weights, VALIDATION_BATCHES)
 
     def write(self, design: Design, weights: Mapping[str, AnyArray], folder: Path) -> None:
-        """Writes a Hugging Face folder with the original's tokenizer."""
+        """Writes a Hugging Face folder that includes the original's tokenizer."""
         save_pretrained(design.arch, weights, self.tokenizer, folder)

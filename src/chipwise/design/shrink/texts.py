@@ -1,4 +1,4 @@
-"""Texts in a pretrained model's tokens, in batches of similar length, and the original's hidden states."""
+"""Texts as tokens, in batches of similar length, with the hidden states of the original model."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Texts:
 
     @property
     def digest(self) -> str:
-        """Identity of the texts."""
+        """Digest that identifies the texts."""
         return digest([self.tokens[:4096].tolist(), len(self.tokens), len(self)])
 
     def batches(self, *, tokens: int = BATCH_TOKENS) -> list[Tokens]:
-        """Batches of text indices by similar length, about ``tokens`` tokens each including padding."""
+        """Batches of text indices, grouped by length; each has about ``tokens`` tokens including padding."""
         lengths = np.diff(self.starts)
         found: list[Tokens] = []
         rows: list[int] = []
@@ -66,7 +66,7 @@ class Texts:
         return [*found, np.array(rows)]
 
     def padded(self, numbers: Sequence[int] | Tokens) -> tuple[Tensor, Tensor]:
-        """Tokens (B, T) of these texts, padded at the end with token 0, and the mask of text."""
+        """Tokens (B, T) of these texts, padded at the end with token 0, and a mask that is true for text."""
         lengths = np.diff(self.starts)[numbers]
         block = np.zeros((len(numbers), int(lengths.max())), np.int64)
         for row, number in enumerate(numbers):
@@ -74,7 +74,7 @@ class Texts:
         return torch.from_numpy(block), torch.from_numpy(np.arange(block.shape[1])[None] < lengths[:, None])
 
     def passes(self, arch: ArchSpec, weights: Weights) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
-        """For each batch the mask of text, and a function that runs the model on it."""
+        """Yields for each batch the mask (true for text), and a function that runs the model on the batch."""
         for numbers in self.batches():
             tokens, mask = self.padded(numbers)
             yield mask, functools.partial(states, arch, weights, tokens, mask)
@@ -86,17 +86,17 @@ class Texts:
 
 
 def encode(tokenizer_path: Path, texts: Sequence[str], *, longest: int) -> Texts:
-    """Tokens of ``texts`` with special tokens, truncated to ``longest`` each.
+    """Encodes ``texts`` with special tokens; each text is truncated to ``longest`` tokens.
 
     Raises:
-        DataError: There are too few texts.
+        DataError: Fewer than ``LEAST_TEXTS`` texts have more than one token.
     """
     tokenizer = load_tokenizer(tokenizer_path)
     tokenizer.no_padding()
     tokenizer.enable_truncation(longest)
     rows = [item.ids for item in tokenizer.encode_batch(list(texts)) if len(item.ids) > 1]
     if len(rows) < LEAST_TEXTS:
-        raise DataError(f"{len(rows)} texts are too few to score cuts; give at least {LEAST_TEXTS}")
+        raise DataError(f"{len(rows)} texts are too few to score cuts; give at least {LEAST_TEXTS} texts")
     return Texts(
         tokens=np.concatenate([np.array(row, np.int64) for row in rows]),
         starts=np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64),
@@ -104,16 +104,16 @@ def encode(tokenizer_path: Path, texts: Sequence[str], *, longest: int) -> Texts
 
 
 class Targets:
-    """The original's hidden states of every token of ``texts``, computed once and stored as FP16.
+    """The original's hidden states at every token of ``texts``, computed once and stored as FP16.
 
-    A :class:`chipwise.design.shrink.material.Comparison`, whose batches are indices of texts.
+    This is a :class:`chipwise.design.shrink.material.Comparison` whose batches are indices of texts.
 
     Args:
         texts: The texts.
         values: Hidden states (tokens, D).
-        head: A decoder's head (V, D) in the original; empty for an encoder.
-        precision: Precision of matrix products.
-        scoring_tokens: Tokens of a batch by which cuts are scored.
+        head: The original's head (V, D) if it is a decoder; empty for an encoder.
+        precision: Number format of matrix products.
+        scoring_tokens: Largest number of tokens per batch when pruned models are scored.
     """
 
     def __init__(
@@ -136,12 +136,12 @@ class Targets:
         return self.texts.digest
 
     def spread(self, batches: int) -> list[Tokens]:
-        """Batches sampled evenly over text lengths."""
+        """About ``batches`` batches, evenly spread over text lengths."""
         work = self.texts.batches(tokens=self._scoring_tokens)
         return work[:: max(1, len(work) // batches)][:batches]
 
     def lesson(self, step: int, *, tokens: int, seed: int) -> Tokens:
-        """Batches one after the other, in a different order in each epoch."""
+        """The batch of a training step. Each epoch uses every batch once, in a new order."""
         if tokens not in self._divided:
             self._divided[tokens] = self.texts.batches(tokens=tokens)
         work = self._divided[tokens]
@@ -152,7 +152,10 @@ class Targets:
         return len(batch)
 
     def distance(self, arch: ArchSpec, weights: Weights, batch: Tokens) -> Tensor:
-        """Of encoders see :func:`chipwise.design.shrink.forward.distance`; of decoders the divergence in nats."""
+        """Distance of a pruned model from the original on a batch of texts; 0 if they agree.
+
+        For encoders this is :func:`chipwise.design.shrink.forward.distance`; for decoders the KL divergence in nats.
+        """
         tokens, mask = self.texts.padded(batch)
         with autocast(self._precision):
             found = states(arch, weights, tokens, mask)
@@ -162,7 +165,7 @@ class Targets:
         return divergence(next_tokens(found[mask], head_of(arch, weights)), self._wanted(batch, mask))
 
     def _wanted(self, batch: Tokens, mask: Tensor) -> Tensor:
-        """The original's :func:`next_tokens` at ``mask``; kept for batches by which many cuts are scored."""
+        """The original's :func:`next_tokens` at ``mask``; kept in memory for the batches on which models are scored."""
         key = batch.tobytes()
         if key not in self._kept:
             with torch.no_grad():
@@ -173,11 +176,11 @@ class Targets:
         return self._kept[key]
 
     def loss(self, arch: ArchSpec, weights: Weights, batch: Tokens) -> Tensor:
-        """The distance, because texts have no labels."""
+        """The training loss: only the distance, because texts have no labels."""
         return self.distance(arch, weights, batch)
 
     def of(self, numbers: Tokens, tokens: int) -> Tensor:
-        """Hidden states (B, T, D) of these texts, zero at padding."""
+        """The original's hidden states (B, T, D) for these texts, zero at padding."""
         block = np.zeros((len(numbers), tokens, self._values.shape[1]), np.float32)
         for row, number in enumerate(numbers):
             start, end = self.texts.starts[number : number + 2]
@@ -195,11 +198,11 @@ def make_targets(
     scoring_tokens: int = BATCH_TOKENS,
     on_progress: Callable[[int, int], None] = lambda a, b: None,
 ) -> Targets:
-    """The original's hidden states of ``texts``, read from ``path`` if complete, else computed and stored there.
+    """The original's hidden states for ``texts``: read from the file ``path``, or else computed and stored there.
 
-    A stopped computation continues after its last finished batch.
+    A computation that was stopped continues after its last finished batch.
 
-    Matrix products in BF16 change the states a thousand times less than a cut does.
+    The number format of matrix products may be BF16, which changes the states a thousand times less than pruning does.
     """
     shape, head = (len(texts.tokens), arch.d_model), head_of(arch, weights)
     made = functools.partial(Targets, texts, head=head, precision=precision, scoring_tokens=scoring_tokens)
@@ -232,7 +235,7 @@ def make_targets(
 
 
 def _finished(part: Path, count: Path, about: Mapping[str, object]) -> int:
-    """Number of finished batches in the file of a stopped computation; 0 if the file is damaged or of another one."""
+    """Number of finished batches in the file of a stopped computation; 0 if the file is damaged or of another run."""
     if not (part.exists() and count.exists()):
         return 0
     try:
@@ -245,7 +248,7 @@ def _finished(part: Path, count: Path, about: Mapping[str, object]) -> int:
 
 
 def order_of_batches(count: int, *, seed: int) -> Iterator[int]:
-    """Batch indices without end, in a different order in each epoch."""
+    """Yields batch indices endlessly, in a new order in each epoch."""
     epoch = 0
     while True:
         yield from np.random.default_rng([seed, epoch]).permutation(count).tolist()

@@ -1,1 +1,1 @@
-"""Search algorithms with an ask/tell interface, Pareto fronts, the study, and the surrogate of quality; no torch."""
+"""Search algorithms with an ask/tell interface, Pareto fronts, studies, and the quality surrogate; without PyTorch."""

@@ -1,10 +1,10 @@
-"""Acquisition functions: expected hypervolume improvement, or expected improvement for one objective.
+"""Acquisition functions: expected hypervolume improvement and, for a single objective, expected improvement.
 
 References:
-    Emmerich, Deutz and Klinkenberg, Hypervolume-Based Expected Improvement, 2011. If one of two objectives is free, the
-    expectation is a sum of one-dimensional expected improvements over the steps of the front. With more objectives it
-    is the integral, over the region that the front does not dominate, of the probability that the candidate dominates a
-    point.
+    Emmerich, Deutz and Klinkenberg, Hypervolume-Based Expected Improvement, 2011. If one of two objectives is free
+    (known without a trial), the expectation is a sum of one-dimensional expected improvements over the steps of the
+    front. Otherwise it is the probability that the candidate dominates a point, integrated over the region that the
+    front does not dominate.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import normal_cdf, normal_density
 from chipwise.design.strategies.pareto import covered, non_dominated
 
-_ROUND, _DRAWS = 8_192, 65_536  # sample points per round, and at most, for three or more objectives
-_PLACES = 1_500  # points needed in the region that is not dominated
-_CELLS = 2_000_000  # candidates times points per batch
-_CORNER = 1.1  # reference point: this many spans of the front from its ideal
-_SHORTLIST = 300  # candidates whose covariance with each other is used
+_ROUND, _DRAWS = 8_192, 65_536  # points sampled per round, and at most; used if the sum over steps does not apply
+_PLACES = 1_500  # enough points in the region that the front does not dominate
+_CELLS = 2_000_000  # most pairs of candidate and point per batch
+_CORNER = 1.1  # distance of the reference point from the front's ideal point, in spans of the front
+_SHORTLIST = 300  # candidates for which covariances are computed
 
 
 def expected_improvement(mean: Float64Array, std: Float64Array, best: Float64Array) -> Float64Array:
-    """Expectation of max(0, best - value) for normal values; arrays broadcast."""
+    """Expected value of max(0, best - value) if values are normally distributed; arrays broadcast."""
     s = np.maximum(std, 1e-12)
     z = (best - mean) / s
     return np.asarray(s * np.maximum(z * normal_cdf(z) + normal_density(z), 0))
 
 
 def expected_gain(mean: Float64Array, std: Float64Array, front: Float64Array, corner: Float64Array) -> Float64Array:
-    """Expected hypervolume gain of each candidate over ``front`` (k, m); ``corner`` (m,) is the reference point."""
+    """Expected hypervolume that each candidate adds to ``front`` (k, m); ``corner`` (m,) is the reference point."""
     m = mean.shape[1]
     if m == 1:
         best = np.minimum(front.min(initial=np.inf), corner[0])
@@ -64,7 +64,10 @@ def _gain_one_expensive(
 def _gain_sampled(
     mean: Float64Array, std: Float64Array, front: Float64Array, corner: Float64Array, expensive: NDArray[np.int64]
 ) -> Float64Array:
-    """Expected gain by sampling points that the front does not dominate, with the probability of dominating each."""
+    """Expected gain of each candidate, a sum over sampled points that the front does not dominate.
+
+    The term of a point is the probability that the candidate dominates it, times the volume that it represents.
+    """
     optimistic = mean - 2 * std
     hopeful = np.flatnonzero((optimistic < corner).all(axis=1))
     result = np.zeros(len(mean))
@@ -85,7 +88,7 @@ def _gain_sampled(
 
 
 def _undominated(front: Float64Array, reach: Float64Array, corner: Float64Array) -> tuple[Float64Array, float]:
-    """Evenly spread points of the region that ``reach`` dominates and ``front`` does not, and their volumes."""
+    """Evenly spread points that ``reach`` dominates and ``front`` does not, and the volume that each represents."""
     low = reach.min(axis=0)
     kept: list[Float64Array] = []
     drawn = 0
@@ -99,10 +102,11 @@ def _undominated(front: Float64Array, reach: Float64Array, corner: Float64Array)
 
 
 def lattice(count: int, dimensions: int, *, start: int = 0) -> Float64Array:
-    """Points ``start`` … ``start + count`` of a low-discrepancy sequence in the unit cube, (count, dimensions).
+    """``count`` points from index ``start`` of a low-discrepancy sequence in the unit cube, (count, dimensions).
 
     References:
-        Additive recurrence by the powers of the root of x^(d+1) = x + 1 (Roberts 2018), a generalised golden ratio.
+        Additive recurrence with inverse powers of the root of x^(d+1) = x + 1, a generalised golden ratio (Roberts
+        2018).
     """
     root = 1.5
     for _ in range(60):
@@ -112,7 +116,7 @@ def lattice(count: int, dimensions: int, *, start: int = 0) -> Float64Array:
 
 
 def frame(points: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Ideal point and span of the front of ``points`` (n, m), for scaling objectives."""
+    """Best value and span of each objective over the front of ``points`` (n, m); used to scale objectives."""
     front = points[non_dominated(points)]
     low, high = front.min(axis=0), front.max(axis=0)
     span = np.where(high > low, high - low, np.where(points.max(axis=0) > low, points.max(axis=0) - low, 1.0))
@@ -122,9 +126,10 @@ def frame(points: Float64Array) -> tuple[Float64Array, Float64Array]:
 def adding_most(
     points: Float64Array, front: Float64Array, *, expensive: list[int], doubt: float, count: int
 ) -> list[int]:
-    """Indices of the ``count`` points (n, m) that, added one after another, increase ``front`` (k, m) most.
+    """Greedily chooses ``count`` of ``points`` (n, m), each adding most to ``front`` (k, m); returns their indices.
 
-    Objectives are scaled by :func:`frame`; the columns ``expensive`` have a standard deviation of ``doubt``.
+    Objectives must be scaled by :func:`frame`. Values in the columns ``expensive`` have the standard deviation
+    ``doubt``; all other values are exact.
     """
     deviation = np.zeros_like(points)
     deviation[:, expensive] = doubt
@@ -147,19 +152,21 @@ def most_informative(
     chance: Float64Array | None = None,
     noise: Float64Array | None = None,
 ) -> NDArray[np.int64]:
-    """The ``count`` candidates that together are expected to increase the front most, best first.
+    """The ``count`` candidates that together are expected to improve the front most, best first.
 
-    After each choice its predicted values join the front and the posterior is conditioned on it, so a batch has no
-    redundant candidates.
+    After each choice, the candidate's predicted values join the front and the posterior is conditioned on them, so a
+    batch contains no redundant candidates.
 
     Args:
-        mean: Objectives of n candidates, minimised, (n, m); free ones are exact.
-        std: Their standard deviations, 0 if free, (n, m).
-        covariance: ``(index (c,), objective) -> (c, c)`` posterior covariance of candidates in an expensive objective.
-        observed: Objectives of the feasible trials, and predicted ones of running trials, (k, m).
+        mean: Predicted objectives of n candidates, to be minimised, (n, m); exact for free objectives (those that need
+            no trial).
+        std: Standard deviations of ``mean``, 0 for free objectives, (n, m).
+        covariance: ``(index (c,), objective) -> (c, c)``, the posterior covariance of candidates in an expensive
+            objective.
+        observed: Objectives of the feasible trials, and predicted objectives of running trials, (k, m).
         count: Number of candidates to choose.
-        chance: Probability that a candidate keeps all expensive limits, (n,).
-        noise: Noise variance of an observation of each objective, (m,).
+        chance: Probability that a candidate meets all expensive limits, (n,).
+        noise: Variance of the observation noise of each objective, (m,).
     """
     n, m = mean.shape
     likely = np.ones(n) if chance is None else chance

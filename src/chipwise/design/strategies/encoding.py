@@ -1,9 +1,10 @@
 """Encodes rows of integers as numeric features for a quality model.
 
 Every variable becomes polynomial contrasts (linear, quadratic, …) that are 0 if the variable is inactive. Variables of
-one kind share a column for their sum, so that observing one wide layer informs about all layers. Features known from
-the cost model are added in logarithms. If a problem does not state when variables are inactive, or which are of one
-kind, both are inferred from the free costs.
+one kind, such as the widths of all layers, also share a column with their sum, so observing one wide layer says
+something about all layers. Quantities that the cost model computes are added as logarithms. If a problem does not state
+when variables are inactive, or which variables are of one kind, this is inferred from the free costs (those that need
+no trial).
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from numpy.typing import NDArray
 from chipwise.core.arrays import Float64Array
 from chipwise.design.strategies.strategy import Problem, Rows
 
-_DEGREE_SCALE = 0.7  # prior weight of each further degree relative to the previous one
+_DEGREE_SCALE = 0.7  # prior weight of each polynomial degree relative to the degree below
 _MAX_DEGREE = 6
-_ALIKE = 0.25  # variables whose cost effects differ by less than this share count as one kind
+_ALIKE = 0.25  # variables count as one kind if their effects on costs differ by less than this share
 
 
 def contrasts(cardinality: int) -> Float64Array:
@@ -35,11 +36,11 @@ def contrasts(cardinality: int) -> Float64Array:
 
 
 class Encoder:
-    """Encodes rows of a problem as columns, grouped by shared weights.
+    """Encodes rows of a problem as feature columns; the columns of a group share one weight.
 
     Attributes:
-        groups: Index of each column's weight, (p,).
-        effects: Effect of each variable on the free costs, in standard deviations, (d,).
+        groups: Index of the weight that each column uses, (p,).
+        effects: Effect of each variable on the free costs (those that need no trial), in standard deviations, (d,).
     """
 
     def __init__(self, problem: Problem, *, seed: int) -> None:
@@ -78,7 +79,7 @@ class Encoder:
         return plan
 
     def _known(self, rows: Rows, costs: Float64Array, violations: Float64Array) -> Float64Array:
-        """Features known without training, (n, columns), in logarithms if all are positive."""
+        """Features known without training, (n, columns); columns in which all values are positive become logarithms."""
         known = (
             np.hstack([costs, violations + 1.0]) if len(rows) else np.zeros((0, costs.shape[1] + violations.shape[1]))
         )
@@ -90,7 +91,7 @@ class Encoder:
         return known
 
     def _probe(self, base: Rows) -> tuple[Float64Array, NDArray[np.bool_]]:
-        """Response of the known columns to each variable, (bases, d, columns), and whether any changed, (bases, d)."""
+        """Change of the known columns if a variable goes from its first to its last value, and whether any changed."""
         problem, (n, d) = self.problem, base.shape
         low, high = np.repeat(base[:, None], d, axis=1), np.repeat(base[:, None], d, axis=1)
         index = np.arange(d)
@@ -106,7 +107,7 @@ class Encoder:
         return response, moved
 
     def active(self, rows: Rows) -> NDArray[np.bool_]:
-        """Mask of the active variables in each row, (n, d)."""
+        """Mask of the active variables of each row, (n, d)."""
         if self.problem.active is not None:
             return self.problem.active(rows)
         mask = np.ones(rows.shape, bool)
@@ -115,7 +116,7 @@ class Encoder:
         return mask
 
     def strata(self, rows: Rows) -> NDArray[np.int64]:
-        """Stratum of each row: rows in a stratum agree in the few variables with the largest effect on costs."""
+        """Index of each row's stratum, (n,); rows of one stratum agree in the variables :attr:`strata_columns`."""
         number = np.zeros(len(rows), np.int64)
         for column in self.strata_columns:
             number = number * self.problem.cardinalities[column] + rows[:, column]
@@ -136,7 +137,7 @@ class Encoder:
     def encode(
         self, rows: Rows, costs: Float64Array | None = None, violations: Float64Array | None = None
     ) -> Float64Array:
-        """Features of ``rows``, (n, p); free costs and violations may be passed if already computed."""
+        """Features of ``rows``, (n, p); callers that know the free costs and violations can pass them."""
         if costs is None or violations is None:
             costs, violations = self.problem.price(rows)
         mask = self.active(rows)
@@ -157,7 +158,7 @@ def _named(problem: Problem, names: Sequence[str]) -> list[list[int]]:
 def _runs(problem: Problem, rules: list[tuple[int, int, NDArray[np.int64]]]) -> list[list[int]]:
     """Runs of consecutive variables with equal cardinality, such as the FFN widths of layers 0, 1, …
 
-    A run ends with the variable that is most often inactive: that of the last layer.
+    A run ends with the variable that is inactive most often, because this is the variable of the last layer.
     """
     switches = {column for _, column, _ in rules}
     most = max((len(off) for _, _, off in rules), default=0)
@@ -197,7 +198,7 @@ def _alike(problem: Problem, response: Float64Array, active: NDArray[np.bool_]) 
 
 
 def _conditions(problem: Problem, base: Rows, moved: NDArray[np.bool_]) -> list[tuple[int, int, NDArray[np.int64]]]:
-    """Rules (variable, switch, values): the variable has no effect exactly if the switch has one of the values."""
+    """Rules (variable, switch, values): the variable has no effect if and only if ``switch`` has one of ``values``."""
     rules = []
     for column in range(base.shape[1]):
         still = ~moved[:, column]

@@ -20,7 +20,7 @@ class _Evaluator:
     evaluate: Callable[..., object]
 
     def start(self, setup: Message) -> None:
-        """Imports the function."""
+        """Imports the evaluation function."""
         self.evaluate = function_of(setup)
 
     def run(self, job: Message, _report: Report) -> Message:

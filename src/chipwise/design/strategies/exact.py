@@ -1,7 +1,7 @@
-"""Chooses one option per part under limits on sums, solved exactly as an integer programme.
+"""Chooses one option for each part of a model under limits on total costs, by an exact integer programme.
 
-If the costs of parts are additive (a block's error, seconds, bytes), no search is needed: HiGHS, called by scipy, finds
-the proven optimum of the multiple-choice knapsack problem.
+No search is needed if a model's loss and costs are sums over its parts, such as the error, seconds and bytes of its
+blocks. Scipy's solver HiGHS finds the proven optimum of this multiple-choice knapsack problem.
 
 References:
     Multiple-choice knapsack: Kellerer, Pferschy and Pisinger 2004, Knapsack Problems, chapter 11.
@@ -25,22 +25,23 @@ from chipwise.errors import Infeasible, InputError, MissingExtra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option for one part: its loss, and its costs by name."""
+    """One option for a part: the loss it adds, and a mapping from the names of costs to their values."""
 
     loss: float
     costs: Mapping[str, float]
 
     def __post_init__(self) -> None:
         if not all(math.isfinite(value) for value in (self.loss, *self.costs.values())):
-            raise InputError(f"an option's loss and costs must be finite, not {self.loss} and {dict(self.costs)}")
+            raise InputError(f"loss and costs of an option must be finite, not {self.loss} and {dict(self.costs)}")
 
 
 def choose(parts: Sequence[Sequence[Option]], limits: Mapping[str, float]) -> list[int]:
-    """Chooses an option for each part with the least total loss, such that total costs keep ``limits``.
+    """Chooses the options, one for each part, with the least total loss among those whose total costs meet ``limits``.
 
     Raises:
-        Infeasible: No choice keeps a limit, or all of them at once; the message gives the least possible value.
-        InputError: A part has no options, or an option lacks a limited cost.
+        Infeasible: One limit is too strict for any choice (the message gives the least possible value), or no choice
+            meets all limits together.
+        InputError: A part has no options, or an option lacks a cost that has a limit.
         MissingExtra: scipy is not installed.
     """
     try:
@@ -61,16 +62,16 @@ def choose(parts: Sequence[Sequence[Option]], limits: Mapping[str, float]) -> li
     with _solver_unheard():
         found = milp(losses / spread, constraints=rules, integrality=np.ones(len(flat)), bounds=Bounds(0, 1))
     if found.status == 2:
-        raise Infeasible(f"no choice keeps all limits together ({', '.join(limits)}); loosen one")
+        raise Infeasible(f"no choice meets all limits together ({', '.join(limits)}); loosen one")
     if found.x is None:
-        raise Infeasible(f"the solver gave up: {found.message}")
+        raise Infeasible(f"the solver found no solution: {found.message}")
     starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
     return [int(np.argmax(found.x[a:b])) for a, b in itertools.pairwise(starts)]
 
 
 @contextlib.contextmanager
 def _solver_unheard() -> Iterator[None]:
-    """Keeps lines that HiGHS prints for its own developers off standard output, where commands print JSON."""
+    """Hides lines that HiGHS prints to standard output, where commands print JSON."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
@@ -88,8 +89,8 @@ def _check(parts: Sequence[Sequence[Option]], limits: Mapping[str, float]) -> No
             raise InputError(f"part {number} has no option")
         for name in limits:
             if any(name not in option.costs for option in part):
-                raise InputError(f"an option of part {number} lacks its {name}, which is limited")
+                raise InputError(f"an option of part {number} lacks the cost {name}, which has a limit; state the cost")
     for name, limit in limits.items():
         least = sum(min(option.costs[name] for option in part) for part in parts)
         if least > limit:
-            raise Infeasible(f"{name}: at least {least:.4g} is needed, the limit is {limit:.4g}")
+            raise Infeasible(f"{name}: at least {least:.4g} is needed, but the limit is {limit:.4g}; raise the limit")

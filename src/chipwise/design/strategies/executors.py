@@ -1,4 +1,4 @@
-"""Runs evaluations in this process, in worker processes, or on a Ray cluster."""
+"""Runs evaluations in this process or in worker processes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from chipwise.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Result of an evaluation.
+    """Result of evaluating one row.
 
     Args:
-        objectives: In the problem's order: all of them, or only those that no cost model computes.
-        violations: Of all limits, or only of those that no cost model computes.
+        objectives: Values of all objectives, or only of those that need a trial, in the problem's order.
+        violations: Violations of all limits, or only of those that need a trial, in the problem's order.
     """
 
     objectives: Sequence[float]
@@ -43,11 +43,11 @@ class Executor(Protocol):
         ...
 
     def submit(self, trial: int, row: Rows) -> None:
-        """Starts an evaluation; requires an idle worker."""
+        """Starts an evaluation; there must be an idle worker."""
         ...
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """Events of ended jobs, after waiting at most ``timeout_s`` for the first; ``job`` is the trial's number."""
+        """Events of jobs that have ended; waits up to ``timeout_s`` for the first. ``job`` is the trial's number."""
         ...
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class InProcess:
 
     @property
     def idle(self) -> int:
-        """One or none."""
+        """1 if a row can be submitted, else 0."""
         return int(self._waiting is None)
 
     def submit(self, trial: int, row: Rows) -> None:
@@ -72,15 +72,16 @@ class InProcess:
         self._waiting = trial, row
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """Evaluates the submitted rows."""
+        """Evaluates the submitted row."""
         if self._waiting is None:
             return []
         trial, row = self._waiting
         self._waiting = None
-        return [_event(trial, *attempt(self._evaluate, row))]
+        kind, value = attempt(self._evaluate, row)
+        return [Event(job=trial, kind=kind, data=value if kind == "result" else {"message": value})]
 
     def close(self) -> None:
-        """Does nothing, because there is nothing to stop."""
+        """Does nothing, because there are no workers to end."""
 
 
 def attempt(evaluate: Evaluate, row: Rows) -> tuple[Literal["result", "failed"], Any]:
@@ -94,15 +95,11 @@ def attempt(evaluate: Evaluate, row: Rows) -> tuple[Literal["result", "failed"],
     try:
         return "result", Outcome(objectives=_numbers(objectives), violations=_numbers(violations))
     except (TypeError, ValueError):
-        return "failed", f"the evaluation returned {value!r:.80}, which is not a list of numbers"
+        return "failed", f"the evaluation returned {value!r:.80}; it must return numbers or an Outcome"
 
 
 def _numbers(values: object) -> list[float]:
     return [float(value) for value in np.asarray(values, float).reshape(-1)]
-
-
-def _event(trial: int, kind: Literal["result", "failed"], value: object) -> Event:
-    return Event(job=trial, kind=kind, data=value if kind == "result" else {"message": value})
 
 
 class Processes:
@@ -164,10 +161,10 @@ class Processes:
 def executor(
     evaluate: Evaluate, workers: int, *, timeout_s: float | None, clock: Callable[[], float] = time.monotonic
 ) -> Executor:
-    """Creates an executor: this process itself for one worker without a time limit, else worker processes.
+    """Creates an executor: in this process for one worker without a time limit, else with worker processes.
 
     Raises:
-        InputError: There is fewer than one worker.
+        InputError: The number of workers is below 1.
     """
     if workers < 1:
         raise InputError(f"there must be at least one worker, not {workers}")

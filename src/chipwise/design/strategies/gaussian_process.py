@@ -1,12 +1,13 @@
-"""Gaussian process for few, expensive observations of objects with many small parts.
+"""Gaussian process for designs that consist of many small parts, with few observations.
 
-The covariance is the sum of additive effects of the parts, their interactions (the square of the additive kernel), and
-a smooth remainder (squared exponential). Every group of columns has a weight in each term. Weights are found by
-marginal likelihood with a prior that keeps them similar, so that 100 observations of 75 variables do not overfit.
+The covariance is the sum of three terms: additive effects of the parts, their interactions (the square of the additive
+kernel), and a smooth remainder (squared exponential). Every group of columns has a weight in each term. Weights
+maximise the marginal likelihood under a prior that keeps them similar, so that 100 observations of 75 variables do not
+overfit.
 
 References:
     Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, ch. 2 and 5; Igel and Hüsken, Improving the
-    Rprop Learning Algorithm, 2000 (the optimiser: it needs signs of gradients only).
+    Rprop Learning Algorithm, 2000 (the optimiser, which needs only the signs of gradients).
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
 
-_CONSTANT = 4.0  # prior variance of the mean, relative to the variance of the values
+_CONSTANT = 4.0  # prior variance of the mean, in units of the variance of the values
 _JITTER = 1e-8
-_SEARCHED = 300  # observations up to which the hyperparameter search takes all its steps
+_SEARCHED = 300  # with more observations than this, the hyperparameter search takes fewer steps
 _CHUNK = 512  # rows predicted at a time, so that their covariances fit in the cache
-_LAST_STEPS = 3  # least steps with more observations
+_LAST_STEPS = 3  # fewest steps of the search on all observations
 _SPREAD = 1.0  # prior standard deviation of log weights within a block
 _LEVEL = 3.0  # prior standard deviation of a block's mean log weight
 
 
 class GaussianProcess:
-    """Regression on columns (n, p) with one weight per group of columns.
+    """Gaussian-process regression on feature columns (n, p); the columns of a group share one weight.
 
     Args:
-        groups: Index of each column's weight, (p,), consecutive from 0.
+        groups: Index of the weight that each column uses, (p,), consecutive from 0.
     """
 
     def __init__(self, groups: NDArray[np.int64]) -> None:
@@ -54,7 +55,7 @@ class GaussianProcess:
 
         Args:
             noise: Known noise variance of each value, (n,); an additional common noise is estimated.
-            steps: Steps of the hyperparameter search, which starts from its last result.
+            steps: Steps of the hyperparameter search, which starts from the result of the last fit.
         """
         n = len(values)
         self._mean = float(values.mean()) if n else 0.0
@@ -75,7 +76,7 @@ class GaussianProcess:
         return self
 
     def _search(self, Z: Float64Array, target: Float64Array, level: Float64Array, steps: int) -> None:
-        """Fits hyperparameters; with many observations only few steps, starting from a fit to a subset."""
+        """Fits hyperparameters; for many observations, fits a subset first and then takes only a few steps on all."""
         n = len(target)
         few = min(steps, max(_LAST_STEPS, int(steps * (_SEARCHED / n) ** 2)))
         if not self._searched and steps > 2 * few:
@@ -86,7 +87,7 @@ class GaussianProcess:
         self._searched = True
 
     def predict(self, Z: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """Mean and standard deviation at ``Z``, without observation noise."""
+        """Means and standard deviations at the rows of ``Z``, without observation noise."""
         parts = [self._predict(Z[start : start + _CHUNK]) for start in range(0, max(len(Z), 1), _CHUNK)]
         mean, std = (np.concatenate(items) for items in zip(*parts, strict=True))
         return mean, std
@@ -105,7 +106,7 @@ class GaussianProcess:
 
     @property
     def noise_variance(self) -> float:
-        """Common noise variance of observations, in squared units of the values."""
+        """Noise variance that all observations share, in squared units of the values."""
         return float(np.exp(self._h[-1]) + _JITTER) * self._std**2
 
     def _parts(self, h: Float64Array, A: Float64Array, B: Float64Array) -> tuple[Float64Array, Float64Array]:
@@ -136,7 +137,7 @@ class GaussianProcess:
         inverse = np.linalg.inv(K)
         alpha = inverse @ y
         loss = 0.5 * float(y @ alpha) + float(np.log(np.diag(root)).sum())
-        M = 0.5 * (inverse - np.outer(alpha, alpha))  # derivative of the loss by K
+        M = 0.5 * (inverse - np.outer(alpha, alpha))  # derivative of the loss with respect to K
         slope = np.zeros_like(h)
         W = M * (1 + 2 * squared * additive)
         slope[:g] = np.bincount(self.groups, (Z * (W @ Z)).sum(axis=0), g) * np.exp(h[:g])
@@ -164,14 +165,14 @@ class GaussianProcess:
 
 
 def spread(values: Float64Array) -> float:
-    """Standard deviation of the values; a default for fewer than three values, or if all are equal."""
+    """Standard deviation of the values, or a default if there are fewer than three values or all are equal."""
     if len(values) > 2 and values.std() > 0:
         return float(values.std())
     return max(0.05 * abs(float(values.mean())), 1e-9) if len(values) else 1.0
 
 
 def _rprop(loss: Callable[[Float64Array], tuple[float, Float64Array]], start: Float64Array, steps: int) -> Float64Array:
-    """The best point in ``steps`` sign-based steps from ``start``."""
+    """The best point found in ``steps`` steps of Rprop from ``start``."""
     point, best, best_loss = start.copy(), start.copy(), np.inf
     step, last = np.full(len(start), 0.3), np.zeros(len(start))
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""The trials known to a strategy: finished ones with their values, and pending ones."""
+"""The trials that a strategy knows: finished trials with their values, and pending trials."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from chipwise.errors import InputError
 
 
 class History:
-    """Finished rows with their values, and pending rows. Adding 10,000 rows one by one is as fast as all at once."""
+    """Finished rows with their values, and pending rows.
+
+    Adding 10,000 rows one at a time is as fast as adding them all at once.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -32,12 +35,12 @@ class History:
 
     @property
     def objectives(self) -> Float64Array:
-        """Objectives of :attr:`rows`, all minimised, (n, m)."""
+        """Objectives of :attr:`rows`, all to be minimised, (n, m)."""
         return _joined(self._objectives)
 
     @property
     def violations(self) -> Float64Array:
-        """Violations of :attr:`rows`, (n, k)."""
+        """Violations of the limits by :attr:`rows`, (n, k)."""
         return _joined(self._excess)
 
     @property
@@ -47,16 +50,16 @@ class History:
 
     @property
     def feasible(self) -> NDArray[np.bool_]:
-        """Mask of the rows that meet every hard limit."""
+        """Mask of the :attr:`rows` that meet every hard limit, (n,)."""
         return self.problem.feasible(self.violations)
 
     @property
     def counted(self) -> Float64Array:
-        """Objectives with the penalties of soft limits added to the first, (n, m)."""
+        """Objectives of :attr:`rows`, (n, m), with the penalties of soft limits added to the first objective."""
         return penalised(self.objectives, self.problem.penalty(self.violations))
 
     def is_new(self, rows: Rows) -> NDArray[np.bool_]:
-        """Mask of new canonical rows (neither finished nor pending), first occurrences only."""
+        """Mask of canonical ``rows`` that are neither finished nor pending, and do not repeat an earlier one."""
         seen: set[bytes] = set()
         fresh = np.zeros(len(rows), bool)
         for i, row in enumerate(np.ascontiguousarray(rows)):
@@ -78,7 +81,7 @@ class History:
             self._pending.pop(row.tobytes(), None)
 
     def tell(self, rows: ArrayLike, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
-        """Adds results; see :meth:`Strategy.tell`.
+        """Adds results of trials; see :meth:`Strategy.tell`.
 
         Raises:
             InputError: The shapes are wrong, or violations that no cost model computes are missing.
@@ -112,21 +115,21 @@ class History:
             return np.asarray(given, float).reshape(n, -1) if k else np.zeros((n, 0))
         if self.problem.expensive_limits and not failed:
             names = ", ".join(self.problem.limits[i].name for i in self.problem.expensive_limits)
-            raise InputError(f"pass the violations of {names}: no cost model computes them")
+            raise InputError(f"pass the violations of {names}, because no cost model computes them")
         excess = np.full((n, k), np.nan if failed else 0.0)
         excess[:, self.problem.free_limits] = self.problem.price(rows)[1]
         return excess
 
 
 def penalised(points: Float64Array, penalty: Float64Array) -> Float64Array:
-    """Objectives (n, m), minimised, with the first one worsened by the relative ``penalty`` (n,)."""
+    """Objectives (n, m), to be minimised, with the first one increased by the relative ``penalty`` (n,)."""
     paid = np.array(points)
     paid[:, 0] += np.abs(paid[:, 0]) * penalty
     return paid
 
 
 def _joined(parts: list[AnyArray]) -> AnyArray:
-    """Concatenates the parts; the result replaces them."""
+    """Concatenates the arrays in ``parts``, and replaces the contents of this list with the result."""
     if len(parts) > 1:
         parts[:] = [np.vstack(parts)]
     return parts[0]

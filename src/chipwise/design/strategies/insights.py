@@ -1,7 +1,7 @@
 """Findings of a finished search: the knee of the front, the cost of each limit, and the importance of choices.
 
-Pure functions of the problem, its trials and a surrogate's predictions; nothing is evaluated. Arguments and results
-have objectives in the goals' own directions.
+The functions use only the problem, its trials and a surrogate's predictions; they evaluate nothing. Objectives in
+arguments and results have the goals' own directions.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from chipwise.design.strategies.history import History, penalised
 from chipwise.design.strategies.pareto import hypervolume, knee, non_dominated
 from chipwise.design.strategies.strategy import Problem, Rows
 
-_FREED = 1e9  # slack that disables a limit
-_CORNER = 1.1  # reference point: this many spans of the front from its ideal
+_FREED = 1e9  # slack that switches a limit off
+_CORNER = 1.1  # distance of the reference point from the front's ideal point, in spans of the front
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +29,10 @@ class SweetSpot:
     """The knee of the front.
 
     Attributes:
-        trial: Its index among the history's rows.
-        kept: Share, 0 to 1, of the improvement from the front's worst to its best value in each objective.
-        why: The same in words, with the trade-off at either end.
+        trial: Index of the knee among the history's rows.
+        kept: How close the knee comes to the front's best value of each objective: 1 if it has the best value on the
+            front, 0 if it has the worst.
+        why: The same in words, with the gain and loss of moving from the knee to each end of the front.
     """
 
     trial: int
@@ -40,11 +41,12 @@ class SweetSpot:
 
 
 def sweet_spot(history: History) -> SweetSpot | None:
-    """The knee of the trials within all hard limits, and why; None if the front has no bend.
+    """Finds the knee among the trials that meet all hard limits; None if their front has no bend.
 
-    Broken soft limits are penalised in the first objective.
+    Exceeded soft limits are penalised in the first objective.
 
-    A knee is the point of the front farthest from the straight line (the plane) through its extremes.
+    The knee is the point of the front farthest from the straight line (with more objectives, the plane) through its
+    extremes.
     """
     held = np.flatnonzero(history.feasible)
     counted = history.counted
@@ -58,7 +60,7 @@ def sweet_spot(history: History) -> SweetSpot | None:
     low, high = points.min(axis=0), points.max(axis=0)
     share = (points - low) / (high - low)
     kept = {name: float(1 - value) for name, value in zip(names, share[best], strict=True)}
-    words = "of the improvement along the front it has " + " and ".join(
+    words = "of the improvement from the front's worst to its best value, it reaches " + " and ".join(
         f"{units.show(value, 'share', digits=2)} in {name}" for name, value in kept.items()
     )
     if len(names) == 2:
@@ -67,7 +69,7 @@ def sweet_spot(history: History) -> SweetSpot | None:
 
 
 def _exchanges(points: Float64Array, share: Float64Array, best: int, names: Sequence[str]) -> list[str]:
-    """For two objectives: what each end of the front gains over the knee, and at what price."""
+    """For two objectives: what moving from the knee to each end of the front gains in one and loses in the other."""
     words = []
     for j, other in ((0, 1), (1, 0)):
         end = int(points[:, j].argmin())
@@ -81,16 +83,16 @@ def _exchanges(points: Float64Array, share: Float64Array, best: int, names: Sequ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxation:
-    """Expected effect of relaxing one limit, by the quality model.
+    """Expected effect of relaxing one limit, according to the quality model.
 
     Attributes:
         limit: Name of the limit.
-        best: Best expected value of each objective with the current and with the relaxed limit; the first objective
-            includes penalties of soft limits.
-        gain: Hypervolume of the expected front that the relaxation adds, as a share; with one objective the share of
-            the objective's size by which its best value improves.
-        row: The design that adds most, (d,); None if none adds anything.
-        std: Standard deviation of the first objective that is not free, at that row.
+        best: Best expected value of each objective with the current limit and with the relaxed limit; the first
+            objective includes penalties of soft limits.
+        gain: Hypervolume that the relaxation adds to the expected front, as a share of the front's hypervolume; with
+            one objective, the relative improvement of its best value.
+        row: The design that adds most hypervolume, (d,); None if no design adds any.
+        std: Standard deviation of the first expensive objective, predicted for ``row``.
     """
 
     limit: str
@@ -101,15 +103,15 @@ class Relaxation:
 
 
 def relaxations(history: History, *, seed: int, share: float = 0.10) -> list[Relaxation]:
-    """Expected effects of relaxing each limit by ``share``, largest first.
+    """Expected effect of relaxing each limit by ``share``, largest effect first.
 
-    Candidates are bred under the current limits, under each relaxed limit, and without soft limits, then all are
-    predicted by one quality model. So relaxing a hard limit can only add designs, and relaxing a soft limit can only
+    Candidates are bred under the current limits, under each relaxed limit, and without soft limits; one quality model
+    predicts all of them. Relaxing a hard limit can therefore only add designs, and relaxing a soft limit can only
     reduce penalties.
 
     Args:
-        history: Trials; the result is empty unless one has succeeded.
-        seed: Random seed of breeding.
+        history: The search's trials; the result is empty if no trial has succeeded.
+        seed: Random seed with which candidates are bred.
         share: Relative change of a limit.
     """
     problem = history.problem
@@ -144,7 +146,7 @@ def relaxations(history: History, *, seed: int, share: float = 0.10) -> list[Rel
 
 
 def _trained(problem: Problem, history: History, slack: Float64Array, seed: int) -> Auto:
-    """The default strategy with all results, with limits relaxed by ``slack`` (k,)."""
+    """The default strategy, trained with all results, for limits that are relaxed by ``slack`` (k,)."""
     if (free := problem.free) is not None:
 
         def relaxed(rows: Rows) -> tuple[Float64Array, Float64Array]:
@@ -164,7 +166,10 @@ def _best(points: Float64Array) -> Float64Array:
 def _gain(
     now: Float64Array, held: NDArray[np.bool_], then: Float64Array, more: NDArray[np.bool_]
 ) -> tuple[float, int | None]:
-    """Hypervolume gain of the front of ``then[more]`` over that of ``now[held]``, and the row that adds most."""
+    """By how much the hypervolume of ``then[more]`` exceeds that of ``now[held]``, and the row that adds most.
+
+    The first value is relative; with one objective, it is the relative improvement of the best value.
+    """
     new = np.flatnonzero(more & (~held | (then != now).any(axis=1)))
     if not len(new):
         return 0.0, None
@@ -195,21 +200,22 @@ def importance(
     rows: Rows | None = None,
     count: int = 512,
 ) -> dict[str, float]:
-    """Importance of each choice for a quantity: total Sobol indices, largest first.
+    """Importance of each choice for a quantity: its total Sobol index, largest first.
 
-    This is the share of variance that remains, on average, when all other choices are fixed. Shares add up to 1 without
-    interactions, and to more with them. Choices of one kind (``problem.kinds``) count as one.
+    The index of a choice is the share of variance that remains, on average, when all other choices are fixed. Indices
+    add up to 1 without interactions, and to more than 1 with interactions. Choices of one kind (``problem.kinds``)
+    count as one choice.
 
     Args:
         problem: The space.
-        value: Computes the quantity for rows, (n,): a quality model's mean, or one of the free costs.
+        value: Computes the quantity for rows, (n,): the mean of a quality model, or a cost that needs no trial.
         seed: Random seed of the sampled rows.
-        rows: Designs around which the index is computed. Default: the whole space, the only case with the textbook
-            meaning.
+        rows: Designs around which the indices are computed. Default: the whole space; only then do the indices have
+            their textbook meaning.
         count: Number of sampled rows.
 
     References:
-        Jansen, Analysis of Variance Designs for Model Output, 1999, equation for the total index.
+        Jansen, Analysis of Variance Designs for Model Output, 1999, equation of the total index.
     """
     rng = np.random.default_rng([seed, 9])
     base = problem.draw(count, rng) if rows is None else problem.canonicalise(rows)

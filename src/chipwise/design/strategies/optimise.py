@@ -1,9 +1,10 @@
-"""The general search loop: a problem, a function that evaluates one candidate, and a study that survives crashes.
+"""The general search loop: searches a problem with a function that evaluates candidates; survives crashes.
 
-The study records every trial when it starts and when it ends. The search that runs a trial updates its heartbeat; when
-heartbeats stop, the trial is released: it ends as failed, and its candidate is tried again. Heartbeats are counters
-observed with a monotonic clock, so changes of the system time have no effect. Several searches on several machines may
-share one study: each learns from the others' results and does not try candidates that the others are evaluating.
+The study records every trial when it starts and when it ends. The search that runs a trial updates the trial's
+heartbeat, a counter. When the heartbeat stops rising, the trial is released: the trial ends as failed, and its
+candidate is tried again. Observers use a monotonic clock, so changes of the system time have no effect. Several
+searches on several machines may share one study: each learns from the results of the others and skips candidates that
+others evaluate.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from chipwise.design.strategies.strategy import Problem, Rows, Strategy
 from chipwise.design.strategies.study import Study, Trial
 from chipwise.errors import InputError
 
-BEAT_S, GRACE_S = 15.0, 180.0  # seconds between heartbeats, and without a heartbeat until a trial is released
-ATTEMPTS = 3  # attempts at a candidate whose worker keeps dying
+BEAT_S, GRACE_S = 15.0, 180.0  # seconds between heartbeats; seconds without one after which a trial is released
+ATTEMPTS = 3  # attempts at a candidate whose workers keep dying
 MOST_WORKERS = 1_024
 BATCH = 10  # candidates per proposal of the strategy
 RELEASED = "given_back"
@@ -41,14 +42,14 @@ RELEASED = "given_back"
 
 @dataclass(frozen=True)
 class SearchResult:
-    """All finished trials of a study, by number.
+    """All finished trials of a study, in the order of their numbers.
 
     Attributes:
         rows: Evaluated rows, (n, d).
         objectives: Objectives in the goals' directions, (n, m).
-        violations: Violations of limits, at most 0 if a limit holds, (n, k).
-        front: Indices of the non-dominated trials among those at full fidelity that keep every hard limit. Penalties of
-            soft limits are added to the first objective.
+        violations: Violations of limits, (n, k); at most 0 if a limit is met.
+        front: Indices of the Pareto-optimal trials among full trials that meet every hard limit. Penalties of soft
+            limits are added to the first objective.
         failed: Number of failed evaluations.
     """
 
@@ -79,31 +80,33 @@ def optimise(
     """Searches ``problem`` until its study holds ``evaluations`` finished trials.
 
     Args:
-        problem: Variables, objectives and limits, and the cost model's part of them.
-        evaluate: Returns the Outcome of one row (d,), or only its objectives. With several workers it must be a
-            function that a new process can import. An exception fails the trial, with its text as the reason.
-        evaluations: Total number of finished trials, including failed ones, earlier ones and those of other machines.
+        problem: Variables, objectives, limits, and a function that computes free objectives and limits without a trial.
+        evaluate: Returns the Outcome of one row (d,), or only its objectives. With several workers, it must be a
+            function that a new process can import. If it raises an exception, the trial fails with the exception's
+            text.
+        evaluations: Total number of finished trials at which to stop; it includes trials that failed, that were
+            finished before, or that other machines ran.
         strategy: A name from ``chipwise strategies``.
         seed: Random seed of the strategy.
         workers: Number of parallel evaluations, in processes of this machine.
-        storage: A journal's path or a database's URL, for resuming and sharing. Default: memory.
+        storage: A journal's path or a database's URL, so that the study can be resumed and shared. Default: memory.
         name: Name of the study in its storage.
         batch: Candidates per proposal of the strategy.
-        timeout_s: Seconds after which an evaluation counts as hung; its worker is killed and it is tried again.
+        timeout_s: Seconds after which an evaluation counts as hung. Its worker is killed, and the row is tried again.
         beat_s: Seconds between heartbeats.
-        grace_s: Seconds without a heartbeat after which the trial of another search is released.
+        grace_s: Seconds without a heartbeat after which another search's trial is released.
         clock: Returns monotonic seconds.
-        on_progress: Called with the numbers of finished and of requested trials.
+        on_progress: Called with the number of finished trials and the number of requested trials.
 
     Raises:
         InputError: The problem, the storage or the executor cannot be used.
-        StudyError: The study is of another problem.
+        StudyError: The study belongs to another problem.
         StorageError: The storage cannot be written; finished trials are kept.
     """
     if not isinstance(problem, Problem):
         raise InputError(f"problem must be a Problem, not {describe(problem)}")
     if not callable(evaluate):
-        raise InputError(f"evaluate must be a function of one row, not {describe(evaluate)}")
+        raise InputError(f"evaluate must be a function that takes one row, not {describe(evaluate)}")
     evaluations, batch = whole_number("evaluations", evaluations), whole_number("batch", batch)
     workers, seed = whole_number("workers", workers, most=MOST_WORKERS), whole_number("seed", seed, least=0)
     for argument, seconds in (("timeout_s", timeout_s), ("beat_s", beat_s), ("grace_s", grace_s)):
@@ -124,7 +127,7 @@ def study_of(problem: Problem, storage: str | Path | None, *, name: str = "searc
     """Opens the study of ``problem`` in a storage, or creates it.
 
     Raises:
-        StudyError: The study is of another problem.
+        StudyError: The study belongs to another problem.
         StorageError: The storage cannot be used.
     """
     return Study(
@@ -164,10 +167,10 @@ def _variable(problem: Problem, i: int) -> str:
 
 
 class HeartbeatMonitor:
-    """Detects trials whose heartbeats stopped.
+    """Detects trials of other searches whose heartbeats have stopped.
 
     Args:
-        grace_s: Seconds without a heartbeat.
+        grace_s: Seconds without a heartbeat after which a trial counts as silent.
         clock: Returns monotonic seconds.
     """
 
@@ -176,7 +179,7 @@ class HeartbeatMonitor:
         self._last_beats: dict[int, tuple[int, float]] = {}
 
     def is_silent(self, trial: Trial) -> bool:
-        """Whether the heartbeats of another search's trial stopped too long ago, or its process no longer exists."""
+        """Whether another search's trial has had no heartbeat for too long, or its process no longer exists."""
         if _gone(Record(trial.notes).get("owner", str, "")):
             return True
         beat, now = Record(trial.notes).get("beat", int, 0), self._clock()
@@ -194,7 +197,7 @@ def _owner() -> str:
 
 
 def _gone(owner: str) -> bool:
-    """Whether ``owner`` was a process on this machine that no longer runs."""
+    """Whether ``owner`` names a process of this machine that no longer runs."""
     import psutil
 
     host, _, process = owner.partition(" ")
@@ -208,7 +211,7 @@ def _gone(owner: str) -> bool:
 
 
 class _Loop:
-    """The loop of one search on a study."""
+    """Runs one search on a study."""
 
     def __init__(
         self,
@@ -226,9 +229,9 @@ class _Loop:
         self._problem, self._study, self._wanted, self._batch = problem, study, wanted, batch
         self._beat_s, self._clock, self._on_progress = beat_s, clock, on_progress
         self._watch, self._owner = HeartbeatMonitor(grace_s, clock), _owner()
-        self._queue: deque[tuple[bytes, int]] = deque()  # rows to try, and the number of earlier attempts
-        self._mine: dict[int, tuple[bytes, int]] = {}  # running in this search, by trial
-        self._others: dict[bytes, int] = {}  # running in other searches
+        self._queue: deque[tuple[bytes, int]] = deque()  # rows to try, each with the number of earlier attempts
+        self._mine: dict[int, tuple[bytes, int]] = {}  # rows that run in this search, by trial
+        self._others: dict[bytes, int] = {}  # rows that run in other searches
         self._tried: set[bytes] = set()  # rows finished by any search
         self._known: set[int] = set()  # finished trials that the strategy has received
         self._finished = 0
@@ -237,12 +240,14 @@ class _Loop:
         self._asked: Future[Rows] | None = None  # the batch that the strategy is computing
         self._waiting: list[
             tuple[Rows, Float64Array | None, Float64Array | None]
-        ] = []  # results to pass on when the strategy has finished
-        study.remember(**{f"search {self._owner}": True})  # before looking for other searches
+        ] = []  # results to pass to the strategy when its call to ``ask`` has ended
+        study.remember(
+            **{f"search {self._owner}": True}
+        )  # before looking for other searches, so that they see this one
         self._strategy: Strategy = make_strategy(strategy, problem, seed=_seed(seed, study, self._owner))
 
     def run(self, pool: Executor, *, workers: int) -> None:
-        """Runs until enough trials have finished or the strategy proposes nothing more.
+        """Runs until enough trials have finished or the strategy proposes no more candidates.
 
         With several workers, the strategy computes its next batch in a thread while queued rows are evaluated.
         """
@@ -266,13 +271,13 @@ class _Loop:
                     self._beat()
 
     def leave(self) -> None:
-        """Releases trials that are still running in this search."""
+        """Releases the trials that this search is still running."""
         for number in tuple(self._mine):
             self._study.fail(number, "released: the search was stopped", **{RELEASED: True})
         self._mine.clear()
 
     def _refill(self, thinking: ThreadPoolExecutor) -> None:
-        """Requests the next batch when little is queued, and queues it when it is ready."""
+        """Requests the next batch when few rows are queued, and queues it when it is ready."""
         if self._asked is None:
             if len(self._queue) > self._low:
                 return
@@ -301,7 +306,7 @@ class _Loop:
         if self._study.where is not None:
             self._sync()
         if key in self._others or (key in self._tried and not tried):
-            return  # another search was faster
+            return  # another search has started this row meanwhile
         row = _row(key)
         params = {_variable(self._problem, i): int(value) for i, value in enumerate(row)}
         notes = {"row": row.tolist(), "owner": self._owner, "beat": 0, "attempt": tried + 1}
@@ -333,7 +338,7 @@ class _Loop:
         self._on_progress(self._finished, self._wanted)
 
     def _keep(self, number: int, row: Rows, values: Float64Array, over: Float64Array) -> None:
-        """Stores a result; as a separate trial if another search has released its trial."""
+        """Stores a result; if another search has released the trial, the result becomes a new trial."""
         notes = {"violations": [float(value) for value in over]}
         if self._study.trial(number).state == "running":
             self._study.note(number, **notes)
@@ -343,39 +348,29 @@ class _Loop:
             self._known.add(known)
 
     def _outcome(self, row: Rows, found: Outcome) -> tuple[Float64Array | None, Float64Array | None, str]:
-        """Objectives and violations, completed by the cost model; or the reason why they are invalid."""
+        """All objectives and violations, or why they are invalid; computes missing ones that need no trial."""
         problem = self._problem
         objectives, violations = np.asarray(found.objectives, float), np.asarray(found.violations, float)
         free, over = problem.price(row[None])
         m, k = len(problem.goals), len(problem.limits)
         if len(objectives) == len(problem.expensive_goals) < m:
-            full = np.empty(m)
             signs = problem.to_minimise(np.ones((1, m)))[0]
-            full[problem.expensive_goals] = objectives
-            full[problem.free_goals] = free[0] * signs[problem.free_goals]
-            objectives = full
+            objectives = _filled(objectives, problem.expensive_goals, free[0] * signs[problem.free_goals])
         if len(violations) == len(problem.expensive_limits) < k:
-            whole = np.empty(k)
-            whole[problem.expensive_limits] = violations
-            whole[problem.free_limits] = over[0]
-            violations = whole
+            violations = _filled(violations, problem.expensive_limits, over[0])
         if len(objectives) != m or len(violations) != k:
-            return (
-                None,
-                None,
-                f"the evaluation returned {len(objectives)} objectives and {len(violations)} violations",
-            )
+            return None, None, f"the evaluation returned {len(objectives)} objectives and {len(violations)} violations"
         if not (np.isfinite(objectives).all() and np.isfinite(violations).all()):
             return None, None, f"the evaluation returned {objectives.tolist()}, not all of them finite"
         return objectives, violations, ""
 
     def _lost(self, number: int, key: bytes, tried: int, why: str) -> None:
-        """Releases a trial, so that its candidate is tried again; fails it after too many attempts."""
+        """Releases a trial so that its candidate is tried again, or gives it up after too many attempts."""
         last = tried >= ATTEMPTS
         notes = {} if last else {RELEASED: True}
         reason = f"{why}; tried {tried} times" if last else f"released: {why}"
         if not self._study.fail(number, reason, **notes):
-            return  # it has ended, or another search released it
+            return  # the trial has ended, or another search released it
         self._known.add(number)
         if last:
             self._finished += 1
@@ -384,7 +379,7 @@ class _Loop:
             self._queue.append((key, tried))
 
     def _sync(self) -> None:
-        """Reads results of other searches, and releases trials that they abandoned."""
+        """Reads results of other searches, and releases trials that these searches abandoned."""
         self._others = {}
         rows, values, over = [], [], []
         for trial in self._study.trials():
@@ -422,13 +417,21 @@ class _Loop:
 
 
 def _seed(seed: int, study: Study, owner: str) -> int:
-    """``seed`` for a new study; a derived one when resuming or joining, so that other rows are sampled."""
+    """``seed`` for a new study; when resuming or joining one, a derived seed, so that different rows are sampled."""
     before = len(study.trials())
     searches = [name.removeprefix("search ") for name in study.memory if name.startswith("search ")]
     joins = any(other != owner and not _gone(other) for other in searches)
     if not before and not joins:
         return seed
     return int(np.random.SeedSequence([seed, before, os.getpid() if joins else 0]).generate_state(1)[0])
+
+
+def _filled(values: Float64Array, places: list[int], others: Float64Array) -> Float64Array:
+    """An array with ``values`` at the indices ``places`` and ``others`` at the remaining indices, in order."""
+    found = np.empty(len(values) + len(others))
+    found[places] = values
+    found[np.setdiff1d(np.arange(len(found)), places)] = others
+    return found
 
 
 def _key(row: Rows) -> bytes:

@@ -1,4 +1,4 @@
-"""Pareto fronts of minimised objectives: domination, hypervolume, and the knee.
+"""Pareto fronts of objectives to be minimised: domination, hypervolume, and the knee.
 
 References:
     Deb et al., NSGA-II, 2002 (ranks, crowding, constrained domination); While, Bradstreet and Barone, A Fast Way of
@@ -42,7 +42,7 @@ def non_dominated(points: ArrayLike) -> NDArray[np.bool_]:
 
 
 def covered(places: ArrayLike, points: ArrayLike) -> NDArray[np.bool_]:
-    """Mask of the places (n, m) that are equal to or dominated by one of the points (k, m).
+    """Mask of ``places`` (n, m) that one of ``points`` (k, m) dominates or equals.
 
     >>> covered([[1, 1], [0, 2]], [[1, 0]]).tolist()
     [True, False]
@@ -61,7 +61,7 @@ def covered(places: ArrayLike, points: ArrayLike) -> NDArray[np.bool_]:
 def _non_dominated_2d(F: Float64Array) -> NDArray[np.bool_]:
     order = np.lexsort((F[:, 1], F[:, 0]))
     x, y = F[order, 0], F[order, 1]
-    first = np.r_[True, x[1:] > x[:-1]]  # the least y comes first among equal x
+    first = np.r_[True, x[1:] > x[:-1]]  # among points with equal x, the least y comes first
     group = np.cumsum(first) - 1
     least = y[first]
     before = np.r_[np.inf, np.minimum.accumulate(least)[:-1]]
@@ -74,10 +74,10 @@ def ranks(points: ArrayLike, violations: ArrayLike | None = None, *, most: int |
     """Non-domination layer of each point, 0 for the front.
 
     Args:
-        points: Points (n, m), minimised.
-        violations: Total violation of each point, (n,), at most 0 if feasible. Infeasible points rank behind all
-            feasible ones, by their violation.
-        most: Number of layers to distinguish; all later ones are merged.
+        points: Points (n, m), to be minimised.
+        violations: Total violation of each point, (n,), at most 0 for feasible points. Infeasible points rank behind
+            all feasible points, in order of their violation.
+        most: Number of layers to distinguish; all later layers are merged into one.
     """
     F = np.asarray(points, float)
     rank = np.full(len(F), -1, np.int64)
@@ -132,7 +132,9 @@ def _volume(F: Float64Array, corner: Float64Array) -> float:
         return float(((corner[0] - x) * (np.r_[corner[1], y[:-1]] - y)).sum())
     if len(F) == 1:
         return float(np.prod(corner - F[0]))
-    F = F[np.argsort(-F[:, -1], kind="stable")]  # worst in the last objective first, so that its limited set is flat
+    F = F[
+        np.argsort(-F[:, -1], kind="stable")
+    ]  # worst in the last objective first, so that one dimension can be dropped
     return float(sum(_exclusive(F[i], F[i + 1 :], corner) for i in range(len(F))))
 
 
@@ -151,19 +153,12 @@ def _exclusive(point: Float64Array, others: Float64Array, corner: Float64Array) 
     return box - _volume(np.unique(limited[non_dominated(limited)], axis=0), corner)
 
 
-def gain(point: ArrayLike, front: ArrayLike, reference: ArrayLike) -> float:
-    """Hypervolume gained by adding ``point`` (m,) to ``front`` (n, m)."""
-    one, corner = np.asarray(point, float), np.asarray(reference, float)
-    others = np.asarray(front, float).reshape(-1, len(corner))
-    return _exclusive(one, others, corner) if (one < corner).all() else 0.0
-
-
 def knee(points: ArrayLike) -> int | None:
     """The knee of a front: the point beyond which further gains in one objective cost much of another.
 
-    After each objective is scaled to 0 … 1 over the front, this is the point farthest from the chord (with three and
-    more objectives the plane) through the extremes, on the side of the ideal. None if the front has no bend: fewer than
-    three points, or an objective in which all are equal.
+    Each objective is scaled to 0 … 1 over the front. The knee is the point farthest from the chord through the extremes
+    (with three or more objectives, the plane), on the side of the ideal point. None if the front has no bend: it has
+    fewer than three points, or all points are equal in an objective.
     """
     F = np.asarray(points, float)
     if len(F) < 3:

@@ -1,8 +1,9 @@
-"""A pool of thousands of candidate rows, priced by the cost model and evolved towards good ones.
+"""A pool of thousands of candidate rows with known costs that need no trial, evolved towards good rows.
 
-A stratum is the set of rows that agree in the few variables with the largest effect on costs, such as width and depth.
-Every stratum keeps some rows; in a stratum without feasible rows, rows are bred for low violation only. This finds
-feasible regions of a few per mille of the space before the first trial.
+A stratum is a set of rows that agree in the few variables with the largest effect on costs, such as width and depth.
+The pool is filled with rows from the whole space. In every stratum with few feasible rows, the rows with the lowest
+violations are then mutated, in several rounds. This finds feasible regions as small as a few thousandths of the space,
+before the first trial. A stratum without a feasible row is given up after some rounds without progress.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from chipwise.core.arrays import Float64Array
 from chipwise.design.strategies.encoding import Encoder
 from chipwise.design.strategies.strategy import Problem, Rows
 
-_PER_STRATUM = 40  # a stratum with fewer feasible rows is bred for feasibility
+_PER_STRATUM = 40  # a stratum with fewer feasible rows than this is bred for feasibility
 _REPAIR_ROUNDS = 25
 _STALE_ROUNDS = 8  # rounds without progress after which a stratum counts as infeasible
 
 
 class Pool:
-    """Distinct canonical rows with their prices.
+    """Distinct canonical rows with their free costs (those that need no trial).
 
     Attributes:
         rows: Canonical rows, (n, d).
-        costs: Free goals, minimised, (n, m_free).
-        violations: Free violations, (n, k_free).
+        costs: Free goals, to be minimised, (n, m_free).
+        violations: Violations of the free limits, (n, k_free).
         columns: Inputs of the quality model, (n, p).
     """
 
@@ -50,17 +51,17 @@ class Pool:
 
     @property
     def excess(self) -> Float64Array:
-        """Total free violation of each row, 0 if all limits hold."""
+        """Total violation of the free limits by each row, (n,); 0 if all limits are met."""
         return np.asarray(np.maximum(self.violations, 0).sum(axis=1))
 
     def seed(self, count: int) -> None:
-        """Fills the pool from the whole space, then breeds strata without feasible rows."""
+        """Fills the pool with rows from the whole space, then breeds in strata that have too few feasible rows."""
         self.add(self.problem.draw(count, self.rng))
         self.add(self._levelled(count))
         self._repair()
 
     def _levelled(self, count: int) -> Rows:
-        """Random rows with correlated variables, so that sums over many variables cover their full range."""
+        """Random rows whose variables are correlated, so that sums over many variables cover their full range."""
         top = self.problem.cardinalities - 1
         level = self.rng.random((count, 1))
         rows = np.rint(top * (level + 0.35 * self.rng.standard_normal((count, len(top)))))
@@ -74,7 +75,7 @@ class Pool:
         return self.problem.canonicalise(rows)
 
     def _repair(self) -> None:
-        """Breeds rows by violation in every stratum that has few rows within the free limits."""
+        """Breeds rows for low violation in every stratum that has few rows within the free limits."""
         if not self.violations.shape[1]:
             return
         stale: dict[int, int] = {}
@@ -96,7 +97,7 @@ class Pool:
             self.add(self._mutated(self.rows[chosen], keep_strata=True))
 
     def breed(self, parents: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Adds children of ``parents``, which are ordered so that neighbours are similar; returns their indices."""
+        """Adds children of ``parents`` and returns their indices; adjacent ``parents`` must be similar."""
         rows, n = self.rows[parents], len(parents)
         first = self.rng.integers(0, n, count)
         other = np.clip(first + self.rng.integers(-8, 9, count), 0, n - 1)
@@ -107,7 +108,7 @@ class Pool:
         return self.add(children)
 
     def _mutated(self, rows: Rows, *, keep_strata: bool = False) -> Rows:
-        """Each row with one to four variables changed, mostly by a single step."""
+        """Copies of the rows with one or a few variables changed, mostly by one step."""
         if self.problem.neighbours is not None:
             return self.problem.canonicalise(self.problem.neighbours(rows, self.rng))
         n, d = rows.shape
@@ -122,7 +123,7 @@ class Pool:
         return self.problem.canonicalise(np.where(moved, np.clip(new, 0, self.problem.cardinalities - 1), rows))
 
     def _swapped(self, rows: Rows) -> Rows:
-        """Each row with one variable increased and another decreased by a step, which moves along a limit."""
+        """Copies of the rows with one variable a step higher and another a step lower, so that their sum is kept."""
         if self.problem.neighbours is not None:
             return self._mutated(rows)
         rows, index = rows.copy(), np.arange(len(rows))
@@ -135,7 +136,7 @@ class Pool:
         return self.problem.canonicalise(np.clip(rows, 0, self.problem.cardinalities - 1))
 
     def add(self, rows: Rows) -> NDArray[np.int64]:
-        """Prices canonical ``rows`` and adds the new ones; returns their indices."""
+        """Adds the canonical ``rows`` that are not in the pool yet, with their free costs; returns their indices."""
         fresh = []
         for i, row in enumerate(np.ascontiguousarray(rows)):
             key = row.tobytes()
@@ -152,7 +153,7 @@ class Pool:
         return np.arange(start, len(self.rows))
 
     def keep(self, index: NDArray[np.int64]) -> None:
-        """Removes all rows except these."""
+        """Removes all rows except those at ``index``."""
         self.rows, self.costs = self.rows[index], self.costs[index]
         self.violations, self.columns = self.violations[index], self.columns[index]
         self._known = {row.tobytes() for row in np.ascontiguousarray(self.rows)}

@@ -1,7 +1,8 @@
 """Surrogate of quality: predicts a design's quality and its uncertainty from the trials so far.
 
-Without trials it returns the problem's prior; with a few trials it combines both; with many it relies on the data.
-Short trials (such as a tenth of the training budget) are used as earlier points of the same curve.
+Without trials it returns the problem's prior; with few trials it combines prior and trials; with many it relies on the
+trials. Short trials (such as those with 10 % of the training budget) are used as earlier points of a design's learning
+curve.
 """
 
 from __future__ import annotations
@@ -14,19 +15,18 @@ from chipwise.design.strategies.encoding import Encoder
 from chipwise.design.strategies.gaussian_process import GaussianProcess, spread
 from chipwise.design.strategies.strategy import Problem, Rows
 
-_PRIOR_SLOPE = 0.7  # assumed correlation of a stated prior before any trial
-_MOST = 600  # most observations in one model; the least informative ones are left out
+_PRIOR_SLOPE = 0.7  # correlation between a stated prior and results that is assumed before any trial
+_MOST = 600  # most observations in one model; the least informative observations are left out
 _FIRST_STEPS, _MORE_STEPS = 50, 12
 
 
 class QualityModel:
-    """Predicts one expensive quantity of a problem's rows: ``fit`` on trials, ``predict`` a mean and a standard
-    deviation.
+    """Surrogate of one expensive quantity of rows: ``fit`` to trials, then ``predict`` mean and standard deviation.
 
     Args:
-        problem: The space, with its free costs and prior.
+        problem: The space, with its prior and its free costs (those that need no trial).
         seed: Seed for sampling the space.
-        prior: Whether the problem's prior applies to this quantity.
+        prior: Whether the problem's prior is a guess of this quantity.
         encoder: An existing encoder of the same problem.
     """
 
@@ -47,7 +47,7 @@ class QualityModel:
     def columns(
         self, rows: Rows, costs: Float64Array | None = None, violations: Float64Array | None = None
     ) -> Float64Array:
-        """The model's inputs for full trials of ``rows``; reuse them to predict the same rows again."""
+        """The model's inputs for full trials of ``rows``; callers can keep them to predict the same rows again."""
         rows = np.asarray(rows, np.int64)
         parts = [self.encoder.encode(rows, costs, violations)]
         if self._prior is not None:
@@ -71,9 +71,9 @@ class QualityModel:
             rows: (n, d); a row may occur at several fidelities.
             values: Results of the trials, (n,).
             noise: Standard deviation of each value where known (between seeds, for example), (n,).
-            fidelity: Share of the full budget that each trial had, in (0, 1], (n,); 1 by default.
-            costs: Free goals of the rows if already known, (n, m_free), to be minimised.
-            violations: Free violations of the rows if already known, (n, k_free).
+            fidelity: Share of the full training budget that each trial had, in (0, 1], (n,); 1 by default.
+            costs: Free goals of the rows, to be minimised, (n, m_free), if the caller knows them.
+            violations: Violations of the free limits, (n, k_free), if the caller knows them.
         """
         Z, y = self.columns(rows, costs, violations), np.asarray(values, float)
         if fidelity is not None:
@@ -86,16 +86,16 @@ class QualityModel:
         return self
 
     def predict(self, rows: Rows) -> tuple[Float64Array, Float64Array]:
-        """Mean and standard deviation of full trials of ``rows``, each (n,)."""
+        """Means and standard deviations of the results expected from full trials of ``rows``, both (n,)."""
         return self.predict_columns(self.columns(rows))
 
     def predict_columns(self, columns: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """Prediction from the inputs of :meth:`columns`."""
+        """The prediction of :meth:`predict` from inputs that :meth:`columns` returned."""
         mean, std = self._gp.predict(columns)
         return mean + self._opinion(columns), std
 
     def covariance(self, columns: Float64Array) -> Float64Array:
-        """Covariance between the predictions of :meth:`columns`, (n, n)."""
+        """Covariance between the predictions for inputs that :meth:`columns` returned, (n, n)."""
         return self._gp.covariance(columns)
 
     @property
@@ -110,12 +110,12 @@ class QualityModel:
 
 
 def worth_keeping(rank: ArrayLike, rng: np.random.Generator, *, most: int = _MOST) -> NDArray[np.int64]:
-    """Selects at most ``most`` observations: the best by ``rank``, and others at random.
+    """Selects at most ``most`` observations: those with the lowest ``rank``, and others at random.
 
     Args:
         rank: Rank of each observation, lower if closer to the front, (n,).
-        rng: Random generator for the rest.
-        most: Largest number of observations.
+        rng: Generator with which the other observations are chosen.
+        most: Largest number of observations to select.
     """
     rank = np.asarray(rank)
     n = len(rank)

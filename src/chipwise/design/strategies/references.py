@@ -1,4 +1,4 @@
-"""Importable names of functions, to pass them to other processes."""
+"""Finds names by which other processes can import functions."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _REMEDY = "define it at the top level of a module or script, or use workers=1"
 
 
 def reference_to(function: Callable[..., object]) -> dict[str, object]:
-    """Import name of ``function`` for another process: in a module, or in the script that this process runs.
+    """Name by which another process imports ``function`` from its module or from the script that this process runs.
 
     Raises:
-        InputError: A new process cannot import it.
+        InputError: A new process cannot import the function.
     """
     if isinstance(function, functools.partial):
         inner = reference_to(function.func)
         try:
             return dict(json.loads(json.dumps({**inner, "args": function.args, "keywords": function.keywords})))
         except (TypeError, ValueError) as error:
-            raise InputError(f"the arguments of a partial evaluation must be JSON values ({error})") from None
+            raise InputError(f"arguments bound by functools.partial must be JSON values ({error})") from None
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not module or not name or _found(sys.modules.get(module), name) is not function:
         raise InputError(f"worker processes cannot import the evaluation {name or function!r}; {_REMEDY}")
@@ -40,12 +40,14 @@ def reference_to(function: Callable[..., object]) -> dict[str, object]:
         elif file is not None:
             reference["script"] = os.path.abspath(file)
         else:
-            raise InputError(f"worker processes cannot import {name}, which was typed into a session; {_REMEDY}")
+            raise InputError(
+                f"worker processes cannot import {name}, which was typed into an interactive session; {_REMEDY}"
+            )
     return reference
 
 
 def function_of(reference: Mapping[str, object]) -> Callable[..., object]:
-    """Imports the function named by :func:`reference_to`. A script is imported under the name ``__mp_main__``."""
+    """Imports the function that a result of :func:`reference_to` names. A script is imported as ``__mp_main__``."""
     held = Record(reference)
     sys.path[:] = list(dict.fromkeys([*held.sequence("path", str), *sys.path]))
     name = held.get("name", str)

@@ -1,8 +1,8 @@
-"""Storage of a study: a journal file by default, a database for a team, memory for tests.
+"""Stores studies in a journal file by default, in a database for teams, or in memory for tests.
 
-The journal is Optuna's, extended to survive full disks and kills: a line is appended completely or not at all, an
-incomplete last line is removed by the next writer, and the lock is a kernel lock, which is released when its process
-ends. If the connection to a database is lost, operations are retried for a while.
+The journal is Optuna's, extended to survive full disks and killed processes. A line is appended completely or not at
+all, and the next writer removes an incomplete last line. The journal's lock is a kernel lock, which is released when
+its process ends. If the connection to a database is lost, operations are retried for a while.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from optuna.storages.journal import JournalFileBackend
 
 T = TypeVar("T")
-PATIENCE_S = 60.0  # time for retrying operations on an unreachable database
-FIRST_PATIENCE_S = 5.0  # same for the first connection, because the address may be wrong
+PATIENCE_S = 60.0  # how long operations on an unreachable database are retried
+FIRST_PATIENCE_S = 5.0  # how long the first connection is retried; shorter, because the address may be wrong
 _OPERATIONS = range(11)  # codes of journal records
 _UNREACHABLE = {"OperationalError", "InterfaceError", "StorageInternalError"}
 _FULL = ("disk is full", "No space left on device", "Disk quota exceeded")  # messages of SQLite and PostgreSQL
-_REFUSED = "disk I/O error"  # SQLite's message for an exceeded quota, where waiting does not help
+_REFUSED = "disk I/O error"  # SQLite's message for an exceeded quota; waiting does not help
 REMEDY = "restore the file from a copy, or start a new run with --restart (the old folder is kept next to it)"
 
 
@@ -52,7 +52,7 @@ def open_storage(where: str | Path | None) -> BaseStorage:
 
     Raises:
         StudyError: The journal is corrupt.
-        StorageError: The disk or the database refuses access.
+        StorageError: The disk or the database denies access.
         InputError: The kind of database is unknown.
         MissingExtra: Optuna, or the database's driver, is not installed.
     """
@@ -75,7 +75,7 @@ def open_storage(where: str | Path | None) -> BaseStorage:
     try:
         return optuna.storages.JournalStorage(_journal(path))
     except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError):
-        raise StudyError(f"{path}: the study cannot be read, its records do not belong together; {REMEDY}") from None
+        raise StudyError(f"{path}: the study cannot be read: its records contradict each other; {REMEDY}") from None
 
 
 def _journal(path: Path) -> JournalFileBackend:
@@ -85,14 +85,14 @@ def _journal(path: Path) -> JournalFileBackend:
         """A journal that appends lines completely or not at all."""
 
         def append_logs(self, logs: list[dict[str, object]]) -> None:
-            """Appends and syncs records; a partly written line on a full disk is removed."""
+            """Appends records and syncs the file; if the disk fills up, removes the partly written line."""
             text = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
             with _locked(path) as stream:
                 _cut(path, stream)
                 size = stream.seek(0, os.SEEK_END)
                 try:
                     left = memoryview(text.encode())
-                    while left:  # a nearly full disk may accept only part of a write
+                    while left:  # if the disk is nearly full, a write may be accepted only in part
                         left = left[stream.write(left) :]
                     os.fsync(stream.fileno())
                 except OSError:
@@ -105,7 +105,7 @@ def _journal(path: Path) -> JournalFileBackend:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[IO[bytes]]:
-    """The journal, opened for appending and locked by the kernel, which releases the lock when the process ends."""
+    """The journal, opened for appending under a kernel lock, which is released when the process ends."""
     with path.open("ab+", buffering=0) as stream:
         try:
             import fcntl
@@ -145,7 +145,7 @@ def repair(path: Path) -> None:
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError):
-                raise StudyError(f"{path}: line {number} is broken; {REMEDY}") from None
+                raise StudyError(f"{path}: line {number} is damaged; {REMEDY}") from None
             if not isinstance(record, dict) or record.get("op_code") not in _OPERATIONS:
                 raise StudyError(f"{path}: line {number} is not a record of a study; {REMEDY}")
 
@@ -169,7 +169,7 @@ def _database(url: str) -> BaseStorage:
         options: dict[str, object] = {"connect_args": {"timeout": PATIENCE_S}}
         if kind != "sqlite":
             options = {"pool_pre_ping": True, "connect_args": {"connect_timeout": max(2, round(FIRST_PATIENCE_S))}}
-        # If two searches create the tables at once, one gets an error; on retry the tables exist.
+        # If two searches create the tables at once, one gets an error; when it retries, the tables exist.
         return with_retries(
             lambda: RDBStorage(url, engine_kwargs=options),
             url,
@@ -195,7 +195,7 @@ def with_retries(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """Runs ``action``; retries while the database is unreachable or raises an error in ``also``.
+    """Runs ``action``; retries while the database is unreachable or an error named in ``also`` occurs.
 
     Raises:
         StorageError: The database is unreachable for ``patience_s`` seconds (default: PATIENCE_S), or its disk is full.
@@ -212,8 +212,8 @@ def with_retries(
                 raise DiskFull(without_password(where), resumable=True) from None
             if _said(error, (_REFUSED,)):
                 raise StorageError(
-                    f"{without_password(where)}: the disk cannot be written; look whether it is full, a quota is "
-                    "exceeded or it is damaged, then go on with --resume (finished trials are kept)"
+                    f"{without_password(where)}: the disk cannot be written; check whether it is full or damaged, "
+                    "or a quota is exceeded, then go on with --resume (finished trials are kept)"
                 ) from None
             if first and _unreachable(error, set(also)):
                 begun = clock()  # the attempt itself may have taken longer than the patience
@@ -228,12 +228,12 @@ def with_retries(
 
 
 def _said(error: BaseException | None, signs: tuple[str, ...]) -> bool:
-    """Whether the message of the error or its cause contains one of ``signs``."""
+    """Whether the message of the error, or of its cause, contains one of ``signs``."""
     return error is not None and (any(sign in str(error) for sign in signs) or _said(error.__cause__, signs))
 
 
 def _unreachable(error: BaseException | None, names: set[str]) -> bool:
-    """Whether the class of the error or its cause has one of these names."""
+    """Whether the class of the error, or of its cause, has one of these names."""
     if error is None:
         return False
     return bool(names & {kind.__name__ for kind in type(error).__mro__}) or _unreachable(error.__cause__, names)

@@ -1,8 +1,8 @@
-"""The contract between a search problem and the algorithms that search it.
+"""The interface between a search problem and the algorithms that search it.
 
 A candidate is a row of integers. Some objectives and constraints are *free*: a cost model computes them without a
-trial. The others are *expensive*: they are known only after a trial. A strategy can compute the free ones and uses
-trials for the expensive ones; it does not know the meaning of the rows.
+trial. The others are *expensive*: only a trial reveals them. A strategy computes the free values as often as it needs,
+and spends trials on the expensive ones; it does not know what the rows mean.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Goal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """One constraint. Its violation is at most 0 if it holds; otherwise it is the excess as a share of the limit.
+    """One constraint. Its violation is at most 0 if the limit is met, and otherwise the excess as a share of the limit.
 
     Args:
         name: Name of the limited quantity.
         free: Whether a cost model computes it.
-        penalty: None for a hard limit. Otherwise the limit may be broken at a price: for each whole violation (100 %
-            past the limit) the first objective counts as worse by this share of its own size.
+        penalty: None for a hard limit. A soft limit may be exceeded: for each 100 % of excess, the first objective is
+            made worse by this share of its own value.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """The problem as known before the first trial.
+    """A search problem: everything that is known before the first trial.
 
     Args:
         cardinalities: Number of values of each of the d integer variables, (d,).
@@ -65,18 +65,17 @@ class Problem:
         limits: The constraints, in the order of the columns of violations that ``tell`` receives.
         free: Computes, for rows (n, d), the free goals' values (n, m_free) in the goals' directions, and the free
             limits' violations (n, k_free). Called with thousands of rows at a time.
-        prior: A rough guess of the first expensive goal for each row, (n,), up to a monotone transform: a higher guess
-            means a higher value of that goal. It may be wrong.
+        prior: Computes a rough guess of the first expensive goal for each row, (n,), up to a monotone transform: a
+            higher guess means a higher value of that goal. The guess may be wrong.
         active: Computes which variables are active in each row, (n, d) booleans. Variables of layers beyond the depth
-            are not.
-        canonical: Computes the representative of all rows of the same design; by default it sets inactive variables to
-            0.
-        kinds: Kind of each variable, (d,) names. Variables of one kind (the FFN width of every layer) are expected to
-            have similar effects. Default: inferred from the free costs.
-        neighbours: Mutates each row, if changing single variables could leave the space.
-        sample: Samples rows; by default every variable is uniform.
-        fidelities: Shares of a full trial at which a row may be tried, rising to 1. If given, the last variable is the
-            index of the share, so the same design at another share is another row.
+            are inactive.
+        canonical: Maps each row to the one row that represents its design. Default: sets inactive variables to 0.
+        kinds: Kind of each variable, (d,) names. Variables of one kind (such as the FFN widths of all layers) are
+            expected to have similar effects. Default: inferred from the free costs.
+        neighbours: Mutates each row; needed if changing a single variable could leave the space.
+        sample: Samples rows. Default: every variable is uniform.
+        fidelities: Shares of a full trial that a trial may have, rising to 1. If they are given, the last variable is
+            the index of the share, so one design at two shares is two rows.
     """
 
     cardinalities: Rows
@@ -97,7 +96,7 @@ class Problem:
         for name, kind in (("goals", Goal), ("limits", Limit)):
             given = getattr(self, name)
             if not isinstance(given, list | tuple) or not all(isinstance(item, kind) for item in given):
-                raise InputError(f"{name} must be a tuple of {kind.__name__}, not {describe(given)}")
+                raise InputError(f"{name} must be a tuple of {kind.__name__} objects, not {describe(given)}")
             object.__setattr__(self, name, tuple(given))
         for name in ("free", "prior", "active", "canonical", "neighbours", "sample"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
@@ -105,15 +104,17 @@ class Problem:
         if not self.goals:
             raise InputError("a search needs at least one objective")
         if self.free is None and (self.free_goals or self.free_limits):
-            raise InputError("an objective or constraint is called free, but no function `free` computes it")
+            raise InputError("an objective or constraint is free, but the problem has no function `free` to compute it")
         if self.kinds is not None and len(self.kinds) != len(cardinalities):
-            raise InputError(f"{len(self.kinds)} kinds were named for {len(cardinalities)} variables")
+            raise InputError(
+                f"kinds must name one kind for each of {len(cardinalities)} variables, not {len(self.kinds)}"
+            )
         shares = self.fidelities
         if shares and (list(shares) != sorted(set(shares)) or shares[0] <= 0 or shares[-1] != 1):
-            raise InputError(f"fidelities are shares of a full trial that rise to 1, not {list(shares)}")
+            raise InputError(f"fidelities must be shares of a full trial that rise to 1, not {list(shares)}")
         if shares and len(shares) != cardinalities[-1]:
             raise InputError(
-                f"{len(shares)} fidelities need a last variable of as many values, not {cardinalities[-1]}"
+                f"the last variable must have {len(shares)} values, one per fidelity, not {cardinalities[-1]}"
             )
         object.__setattr__(self, "cardinalities", cardinalities)
         signs = [1.0 if goal.direction == "minimize" else -1.0 for goal in self.goals]
@@ -121,31 +122,31 @@ class Problem:
 
     @property
     def expensive_goals(self) -> list[int]:
-        """Columns of the objectives that are known only after a trial."""
+        """Indices of the objectives that only a trial reveals."""
         return [i for i, goal in enumerate(self.goals) if not goal.free]
 
     @property
     def free_goals(self) -> list[int]:
-        """Columns of the objectives that the cost model computes."""
+        """Indices of the objectives that the cost model computes."""
         return [i for i, goal in enumerate(self.goals) if goal.free]
 
     @property
     def expensive_limits(self) -> list[int]:
-        """Columns of the constraints that are known only after a trial."""
+        """Indices of the constraints that only a trial reveals."""
         return [i for i, limit in enumerate(self.limits) if not limit.free]
 
     @property
     def free_limits(self) -> list[int]:
-        """Columns of the constraints that the cost model computes."""
+        """Indices of the constraints that the cost model computes."""
         return [i for i, limit in enumerate(self.limits) if limit.free]
 
     def size(self) -> float:
-        """Number of rows, including several for the same design."""
+        """Number of rows; different rows may represent the same design."""
         with np.errstate(over="ignore"):
             return float(np.prod(self.cardinalities.astype(float)))
 
     def canonicalise(self, rows: ArrayLike) -> Rows:
-        """Rows that represent the designs of ``rows``."""
+        """Maps each of ``rows`` to the one row that represents its design."""
         found = np.array(np.atleast_2d(np.asarray(rows, dtype=np.int64)))
         if self.canonical is not None:
             return np.asarray(self.canonical(found), dtype=np.int64)
@@ -158,7 +159,7 @@ class Problem:
         return self.canonicalise((rng.random((count, len(self.cardinalities))) * self.cardinalities).astype(np.int64))
 
     def price(self, rows: Rows) -> tuple[Float64Array, Float64Array]:
-        """The free goals, minimised, (n, m_free), and the free violations, (n, k_free)."""
+        """Computes the free goals, to be minimised, (n, m_free), and the violations of the free limits, (n, k_free)."""
         if self.free is None or not len(rows):
             return np.zeros((len(rows), len(self.free_goals))), np.zeros((len(rows), len(self.free_limits)))
         costs, violations = self.free(rows)
@@ -167,17 +168,17 @@ class Problem:
         return signed, np.asarray(violations, float).reshape(shape)
 
     def feasible(self, violations: Float64Array) -> NDArray[np.bool_]:
-        """Mask (n,) of the rows that meet every hard limit, from violations (n, k)."""
+        """Mask of the rows that meet every hard limit, (n,), given their violations (n, k)."""
         hard = [i for i, limit in enumerate(self.limits) if limit.penalty is None]
         return np.asarray((violations[:, hard] <= 0).all(axis=1))
 
     def penalty(self, violations: Float64Array) -> Float64Array:
-        """Penalty of the soft limits as a share of the first objective, from violations (n, k): (n,)."""
+        """Penalty of the soft limits as a share of the first objective, (n,), given the violations (n, k)."""
         penalties = np.array([limit.penalty or 0.0 for limit in self.limits])
         return np.asarray(np.maximum(violations, 0) @ penalties)
 
     def prior_values(self, rows: Rows) -> Float64Array:
-        """Prior of the first expensive goal (of the first goal if none is expensive), minimised, (n,).
+        """Prior of the first expensive goal (or of the first goal if all are free), to be minimised, (n,).
 
         Raises:
             InputError: There is no prior.
@@ -188,7 +189,7 @@ class Problem:
         return np.asarray(self.prior(rows), float) * float(self._sign[column])
 
     def to_minimise(self, objectives: ArrayLike) -> Float64Array:
-        """Objectives (n, m) in the goals' directions as values to minimise."""
+        """Converts objectives (n, m) in the goals' directions to values to be minimised."""
         return np.atleast_2d(np.asarray(objectives, float)) * self._sign
 
 
@@ -196,7 +197,7 @@ def _whole_numbers(cardinalities: object) -> Rows:
     """The number of values of each variable, (d,).
 
     Raises:
-        InputError: They are not integers of at least 1.
+        InputError: The numbers are not integers of at least 1.
     """
     found = np.asarray(cardinalities)
     whole = found.dtype.kind in "iu" or (found.dtype.kind == "f" and bool((found == np.rint(found)).all()))
@@ -211,14 +212,14 @@ def _whole_numbers(cardinalities: object) -> Rows:
 class Strategy(Protocol):
     """A search algorithm, created as ``Strategy(problem, seed=…)``.
 
-    Deterministic given its seed and the order of its calls. ``ask`` returns only new rows, which it has not returned
-    before and ``tell`` has not received. If there are too few new rows it returns fewer, in the end none. ``tell`` may
-    receive rows that ``ask`` never returned (after a restart, or from another search). The two are never called at the
-    same time.
+    A strategy is deterministic for a given seed and order of calls. ``ask`` returns only new rows: rows that it has not
+    returned before and that ``tell`` has not received. If too few new rows are left, it returns fewer rows than
+    requested, and finally none. ``tell`` may receive rows that ``ask`` never returned (after a restart, or from another
+    search). The two methods are never called at the same time.
 
-    A strategy gets only hard limits: :func:`chipwise.design.strategies.algorithms.make_strategy` converts soft ones to
-    penalties on the first objective. Unless its class has ``fidelity_aware = True``, it gets only designs and full
-    trials.
+    A strategy gets only hard limits: :func:`chipwise.design.strategies.algorithms.make_strategy` converts soft limits
+    to penalties on the first objective. Unless its class has ``fidelity_aware = True``, a strategy gets rows without a
+    fidelity, and results of full trials only.
     """
 
     def __init__(self, problem: Problem, *, seed: int, **options: object) -> None: ...
@@ -232,8 +233,9 @@ class Strategy(Protocol):
 
         Args:
             rows: Evaluated rows, (n, d).
-            objectives: Objectives (n, m) in the goals' order and directions; None if all trials failed, NaN in rows of
-                failed ones.
-            violations: Violations (n, k) in the limits' order, at most 0 if a limit holds; None if all limits are free.
+            objectives: Objectives (n, m) in the goals' order and directions; None if all trials failed, NaN in the rows
+                of failed trials.
+            violations: Violations (n, k) in the limits' order, at most 0 if a limit is met. May be None if the cost
+                model computes every limit.
         """
         ...

@@ -1,8 +1,8 @@
 """The study: every trial of a search, stored with Optuna so that no result is lost.
 
-Data beyond Optuna's own fields is stored in a trial's user attributes as plain JSON. A trial starts with one record of
-its choices and notes, and ends with one record of its values, so a kill in between leaves a running trial, never an
-incomplete record.
+Data for which Optuna has no field is stored as plain JSON in a trial's user attributes. A trial starts with one record
+of its choices and notes, and ends with one record of its values. If the process is killed in between, the trial's state
+remains running; no record is ever incomplete.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 T = TypeVar("T")
-_AFTER = "after:"  # prefix, before a trial number, of notes added after the trial's end, which Optuna does not allow
+_AFTER = "after:"  # prefix of a trial's number, for notes added after the trial ended, which Optuna does not allow
 _STATES = {"RUNNING": "running", "COMPLETE": "complete", "FAIL": "failed", "PRUNED": "pruned", "WAITING": "running"}
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial: its number, state and notes."""
+    """One trial: its number, state, notes and results."""
 
     number: int
     state: str  # running, complete, failed or pruned
@@ -41,13 +41,14 @@ class Study:
 
     Args:
         where: The journal file, a database's URL, or None for memory; created if missing.
-        name: Name of the study inside the store.
+        name: Name of the study inside the storage.
         directions: ``minimize`` or ``maximize`` for each objective.
-        identity: Digest of everything that determines the meaning of trials; a study with another identity is refused.
-        choices: Every gene's name, with the labels or the number of its values.
+        identity: Digest of everything that determines the meaning of trials; a stored study with another identity is
+            refused.
+        choices: Maps each gene's name to the labels of its values, or to their number.
 
     Raises:
-        StudyError: The journal is corrupt or belongs to another spec.
+        StudyError: The journal is corrupt, or the study belongs to another spec.
         StorageError: The disk or the database refuses access.
         MissingExtra: Optuna is not installed.
     """
@@ -76,20 +77,20 @@ class Study:
             known = self._do(lambda: self._study.user_attrs).get("identity")
         except (ValueError, KeyError, AssertionError):
             raise StudyError(
-                f"{self.shown}: the study cannot be read, its records do not belong together; {REMEDY}"
+                f"{self.shown}: the study cannot be read: its records contradict each other; {REMEDY}"
             ) from None
         if known is None:
             self.remember(identity=identity)
         elif known != identity:
             raise StudyError(
-                f"{self.shown}: this study is of another spec; choose another folder with --out, "
+                f"{self.shown}: this study belongs to another spec; choose another folder with --out, "
                 "or start a new run with --restart"
             )
         if not is_url(where):
             self._claim_waiting()
 
     def offer(self, choices: Mapping[str, tuple[str, ...] | int]) -> None:
-        """Sets what later trials choose from: every gene's name, with the labels or the number of its values."""
+        """Sets the choices of later trials: maps each gene's name to the labels of its values, or to their number."""
         self._choices = {
             name: self._optuna.distributions.IntDistribution(0, labels - 1)
             if isinstance(labels, int)
@@ -103,19 +104,22 @@ class Study:
         return without_password(self.where or "memory")
 
     def _do(self, action: Callable[[], T]) -> T:
-        """Runs ``action`` on the store; turns its errors into errors with a remedy."""
+        """Runs ``action`` on the storage; converts its errors to errors that name a remedy."""
         if is_url(self.where):
             return with_retries(action, self.where)
         with resumable(), disk(str(self.where)):
             return action()
 
     def _claim_waiting(self) -> None:
-        """Claims waiting trials in a study of the first release, whose notes describe them."""
+        """Starts the trials that are still waiting in a study written by chipwise's first release.
+
+        The choices of these trials are in the study's notes.
+        """
         for _ in self._study.get_trials(deepcopy=False, states=(self._optuna.trial.TrialState.WAITING,)):
             self._do(self._study.ask)
 
     def start(self, params: Mapping[str, object], notes: Mapping[str, object]) -> int:
-        """Adds a running trial with its choices (as labels for dashboards) and notes; returns its number."""
+        """Adds a running trial with its choices (labels for dashboards) and notes; returns its number."""
         return self._add("RUNNING", params, notes, None)
 
     def add(self, params: Mapping[str, object], notes: Mapping[str, object], values: Iterable[float]) -> int:
@@ -154,11 +158,11 @@ class Study:
             self._do(lambda key=key, value=value: self._storage.set_trial_user_attr(identity, key, value))  # type: ignore[misc]
 
     def finish(self, number: int, values: tuple[float, ...]) -> bool:
-        """Ends a trial with the values of its objectives; False if it already ended with other values, or failed."""
+        """Ends a trial with its objectives' values; False if it has already failed, or ended with other values."""
         return self._end(number, "COMPLETE", [float(value) for value in values])
 
     def fail(self, number: int, reason: str, **notes: object) -> bool:
-        """Ends a trial that could not be finished, with the reason; False if it already ended."""
+        """Ends a trial as failed, with the reason; False if it has already ended."""
         if self.trial(number).state != "running":
             return False
         self.note(number, reason=reason, **notes)
@@ -186,17 +190,17 @@ class Study:
 
     @property
     def memory(self) -> dict[str, object]:
-        """The notes of the whole study that are not None; see :meth:`remember`."""
+        """The notes of the whole study, without those that are None; see :meth:`remember`."""
         held = self._do(lambda: self._study.user_attrs)
         return {key: value for key, value in held.items() if value is not None and not key.startswith(_AFTER)}
 
     def _noted_after(self) -> dict[int, dict[str, object]]:
-        """Notes added to trials after their end, by number."""
+        """Maps trial numbers to the notes that were added after the trials had ended."""
         found = self._do(lambda: self._storage.get_study_user_attrs(self._study._study_id))
         return {int(key.removeprefix(_AFTER)): dict(found[key]) for key in found if key.startswith(_AFTER)}
 
     def trials(self) -> list[Trial]:
-        """All trials in order of number."""
+        """All trials, in order of trial numbers."""
         after = self._noted_after()
         return [
             _trial(item, after.get(item.number)) for item in self._do(lambda: self._study.get_trials(deepcopy=False))
@@ -209,7 +213,7 @@ class Study:
         return _trial(item, self._noted_after().get(number) if item.state.is_finished() else None)
 
     def _identity(self, number: int) -> int:
-        """Optuna's id of a trial."""
+        """The id that Optuna uses for a trial."""
         return int(
             self._do(lambda: self._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number))
         )

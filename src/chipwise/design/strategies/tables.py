@@ -1,8 +1,8 @@
-"""A table of measured architectures as a search problem: every evaluation is a lookup.
+"""Searches a table of measured architectures: every evaluation is a lookup in the table.
 
-It is for published benchmarks with measurements of each architecture (such as HW-NAS-Bench or the tables of
-Once-for-All and HELP), and for your own tables. A row of the table is one architecture, with columns of choices and
-columns of measurements. A column may contain one choice (``depth``) or a list of choices (``[3, 5, 3, 7]``,
+Use it for published benchmarks that measured every architecture (such as HW-NAS-Bench or the tables of Once-for-All and
+HELP), or for your own tables. A row of the table is one architecture, with columns of choices and columns of
+measurements. A column may contain one choice (``depth``) or a list of choices (``[3, 5, 3, 7]``,
 ``|conv~0|+|skip~0|conv~1|``).
 """
 
@@ -31,16 +31,16 @@ _CHUNK = 2_000_000  # comparisons per batch
 
 @dataclass(frozen=True)
 class MeasuredTable:
-    """A table as a problem, and the lookup that evaluates its rows.
+    """A table of measured architectures as a search problem, with the lookup that evaluates its rows.
 
     Attributes:
-        problem: For :func:`chipwise.design.strategies.optimise`. A row that the table lacks counts as the most
-        similar one (fewest
-            differing choices, then the first), so only measured architectures are evaluated.
-        values: Values of each variable, by name, in the order of their integers.
+        problem: The search problem, for :func:`chipwise.design.strategies.optimise`. A row that is not in the table
+            counts as the table's most similar row (with the fewest differing choices; the first one of several), so
+            only measured architectures are evaluated.
+        values: Maps each variable's name to its values; a value's position is the integer that encodes it.
         rows: The table's architectures as integers, (n, d).
         objectives: Measured objectives, in the goals' directions, (n, m).
-        violations: At most 0 if a limit holds, a share of the limit where it does not, (n, k).
+        violations: Violations of limits, (n, k): at most 0 if a limit is met, else the excess as a share of the limit.
     """
 
     problem: Problem
@@ -60,7 +60,7 @@ class MeasuredTable:
         return int(_numbers(np.atleast_2d(row), self.rows, self._number)[0])
 
     def choices(self, row: Rows) -> dict[str, str | float]:
-        """The choices of one architecture (d,), by name."""
+        """Maps each variable's name to its value in one architecture (d,)."""
         found = self.rows[self.number(row)]
         return {name: values[i] for (name, values), i in zip(self.values.items(), found, strict=True)}
 
@@ -85,9 +85,9 @@ def problem_from_table(
             lookup table or a cost model.
 
     Raises:
-        SpecError: The file is missing or not a table, lacks a column, has a cell that is not a number, or two lines of
-            one architecture with different measurements.
-        InputError: An argument is wrong.
+        SpecError: The file is missing or not a table, lacks a column, has text where a number is needed, or has two
+            lines with different measurements of one architecture.
+        InputError: An argument is invalid.
     """
     goals = dict(objectives) if isinstance(objectives, Mapping) else dict.fromkeys(objectives, "minimize")
     bounds = {name: _bound(name, text) for name, text in (limits or {}).items()}
@@ -125,7 +125,7 @@ def problem_from_table(
 
 def _check(choices: Sequence[str], goals: Mapping[str, str], bounds: Mapping[str, object], free: Sequence[str]) -> None:
     if isinstance(choices, str) or not choices:
-        raise InputError("choices: name the columns that identify the architecture of a line")
+        raise InputError("choices: name the columns that identify an architecture")
     if not goals:
         raise InputError("objectives: name at least one column to optimise")
     both = sorted(set(choices) & {*goals, *bounds})
@@ -141,12 +141,15 @@ def _check(choices: Sequence[str], goals: Mapping[str, str], bounds: Mapping[str
 def _direction(text: str) -> Literal["minimize", "maximize"]:
     ways: dict[str, Literal["minimize", "maximize"]] = {"minimize": "minimize", "maximize": "maximize"}
     if text not in ways:
-        raise InputError(f"objectives: a direction is minimize or maximize, not {short(text)}")
+        raise InputError(f"objectives: a direction must be minimize or maximize, not {short(text)}")
     return ways[text]
 
 
 def _bound(name: str, text: str) -> tuple[float, float]:
-    """The sign that makes an excess positive, and the limit."""
+    """Parses a limit; returns a sign and the limit's number.
+
+    The sign is 1 for ``<=`` and -1 for ``>=``, so that sign * (value - number) is the excess over the limit.
+    """
     match = _LIMIT.match(str(text))
     try:
         limit = math.nan if match is None else float(match[2])
@@ -160,7 +163,7 @@ def _bound(name: str, text: str) -> tuple[float, float]:
 def _encoded(
     rows: Sequence[Mapping[str, str]], choices: Sequence[str], *, file: str
 ) -> tuple[dict[str, tuple[str | float, ...]], Rows]:
-    """Each variable's values, and the table's rows as integers (n, d)."""
+    """The values of each variable, and the table's rows as integers, (n, d)."""
     variables: dict[str, list[str]] = {}
     for name in choices:
         cells = [[part for part in _BETWEEN.split(row[name]) if part] for row in rows]
@@ -181,7 +184,7 @@ def _encoded(
 
 
 def _ordered(texts: Sequence[str]) -> tuple[tuple[str | float, ...], NDArray[np.int64]]:
-    """Distinct values (sorted numbers, then text), and the index of each cell's value."""
+    """The distinct values of a column (sorted numbers, then text), and the index of each cell's value."""
     numbers = [_number(text) for text in texts]
     cells: list[str | float] = [text if number is None else number for text, number in zip(texts, numbers, strict=True)]
     known = sorted(set(cells), key=lambda value: (isinstance(value, str), value))
@@ -208,7 +211,7 @@ def _column(rows: Sequence[Mapping[str, str]], name: str, *, file: str) -> Float
 
 
 def _distinct(rows: Rows, measured: Float64Array, *, file: str) -> tuple[list[int], dict[bytes, int]]:
-    """The first line of each architecture, and each architecture's index among them."""
+    """The index of the first line of each architecture, and each architecture's position among these."""
     kept: list[int] = []
     number: dict[bytes, int] = {}
     for i, row in enumerate(np.ascontiguousarray(rows)):
@@ -218,8 +221,8 @@ def _distinct(rows: Rows, measured: Float64Array, *, file: str) -> tuple[list[in
             kept.append(i)
         elif not np.array_equal(measured[i], measured[kept[number[key]]]):
             raise SpecError(
-                f"is the architecture of line {kept[number[key]] + 2} with other measurements; average them first, or "
-                "name the choice that distinguishes them",
+                f"holds the architecture of line {kept[number[key]] + 2} with different measurements; average "
+                "them first, or add the column that tells them apart to `choices`",
                 file=file,
                 field=f"line {i + 2}",
             )
@@ -227,7 +230,7 @@ def _distinct(rows: Rows, measured: Float64Array, *, file: str) -> tuple[list[in
 
 
 def _numbers(asked: Rows, rows: Rows, number: Mapping[bytes, int]) -> NDArray[np.int64]:
-    """Index of the table's row for each requested row: the same, else the first with the fewest different choices."""
+    """For each requested row, the index of the equal row in the table, or else of the first most similar one."""
     wanted = np.ascontiguousarray(asked, np.int64)
     found = np.array([number.get(row.tobytes(), -1) for row in wanted], np.int64)
     missing = np.flatnonzero(found < 0)

@@ -1,7 +1,7 @@
 """Wrappers that add support for soft limits and fidelities to every strategy.
 
-A wrapper is itself a strategy. The wrapped strategy searches a simpler problem, with only hard limits or only full
-trials.
+A wrapper is itself a strategy. The strategy that it wraps searches a simpler problem: one with only hard limits, or one
+with only full trials.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Make = Callable[[Problem], Strategy]
 
 
 class SoftLimits:
-    """Adds the penalties of soft limits to the first objective.
+    """Wrapper that adds the penalties of soft limits to the first objective.
 
     Raises:
-        InputError: The first objective is free and a soft limit is not, so the penalised objective would not be free.
+        InputError: The first objective needs no trial but a soft limit does, so the penalised objective would need one.
     """
 
     def __init__(self, problem: Problem, make: Make) -> None:
@@ -35,8 +35,8 @@ class SoftLimits:
         first = problem.goals[0]
         if first.free and any(not problem.limits[i].free for i in self._soft):
             raise InputError(
-                f"the first objective, {first.name}, is free, but a soft limit on it is known from trials only: "
-                "name an objective first that trials reveal"
+                f"the first objective, {first.name}, is computed without trials, but the penalty of a soft limit "
+                "needs trials: make an objective that needs trials the first one"
             )
         self._inner = make(
             dataclasses.replace(
@@ -47,11 +47,11 @@ class SoftLimits:
         )
 
     def ask(self, count: int) -> Rows:
-        """The rows of the wrapped strategy."""
+        """The rows that the wrapped strategy proposes."""
         return self._inner.ask(count)
 
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
-        """Passes on results with penalised objectives.
+        """Passes results to the wrapped strategy, with penalised objectives.
 
         Raises:
             InputError: Violations that no cost model computes are missing.
@@ -63,7 +63,7 @@ class SoftLimits:
         if violations is None:
             if self.problem.expensive_limits:
                 names = ", ".join(self.problem.limits[i].name for i in self.problem.expensive_limits)
-                raise InputError(f"pass the violations of {names}: no cost model computes them")
+                raise InputError(f"pass the violations of {names}, because no cost model computes them")
             excess = self.problem.price(self.problem.canonicalise(rows))[1]
         else:
             excess = np.reshape(np.asarray(violations, float), (-1, len(self.problem.limits)))
@@ -85,7 +85,7 @@ class SoftLimits:
 
 
 class FullTrials:
-    """Evaluates every design at full fidelity. Results of shorter trials are not passed on."""
+    """Wrapper that evaluates every design in full; the wrapped strategy does not get results of shorter trials."""
 
     def __init__(self, problem: Problem, make: Make) -> None:
         self.problem = problem
@@ -93,11 +93,11 @@ class FullTrials:
         self._inner = make(designs(problem, self._full))
 
     def ask(self, count: int) -> Rows:
-        """Designs at full fidelity."""
+        """The designs that the wrapped strategy proposes, as rows of full trials."""
         return at_share(self._inner.ask(count), self._full)
 
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
-        """Passes on the results of full trials."""
+        """Passes the results of full trials to the wrapped strategy."""
         found = np.atleast_2d(np.asarray(rows, np.int64))
         full = found[:, -1] == self._full
         if not full.any():
@@ -108,7 +108,7 @@ class FullTrials:
 
 
 def designs(problem: Problem, share: int) -> Problem:
-    """The problem without its last variable, the fidelity, which is fixed at ``share``."""
+    """The problem without its last variable, the fidelity, which is fixed at index ``share``."""
 
     def rows(function: Callable[[Rows], Float64Array]) -> Callable[[Rows], Float64Array]:
         return lambda found: function(at_share(found, share))
@@ -129,5 +129,5 @@ def designs(problem: Problem, share: int) -> Problem:
 
 
 def at_share(rows: Rows, share: int) -> Rows:
-    """Designs (n, d) as rows (n, d + 1) with one fidelity."""
+    """Designs (n, d) as rows (n, d + 1), all with the fidelity of index ``share``."""
     return np.hstack([rows, np.full((len(rows), 1), share, np.int64)])

@@ -1,1 +1,1 @@
-"""Targets: the device and runtime that will serve a model, with its predictions and measurements."""
+"""Targets: a device and runtime that may serve a model; a target predicts costs and, if possible, measures them."""

@@ -1,4 +1,4 @@
-"""Measures exported candidates on a reachable machine: this one, or another over ssh."""
+"""Measures exported candidates on a machine that can be reached: this one, or another one over ssh."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Workload
 
 CANDIDATE_S = 60.0  # time limit for a candidate that does not respond
-ATTEMPTS = 2  # attempts at measuring when the machine is busy
-TIMING_S = 0.5  # least duration of timing a candidate; finalists are timed longer, in turns
-MEMORY_BYTES = 16_000_000_000  # limit on the address space of a candidate's process
+ATTEMPTS = 2  # most measurements of one candidate if the machine is busy
+TIMING_S = 0.5  # least seconds of timing per candidate; finalists are timed longer, in turns
+MEMORY_BYTES = 16_000_000_000  # most address space of the process that runs a candidate
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Measures for a run; results are also stored in the user's data folder.
+    """Measures models for a run; results are also stored in the user's data folder.
 
-    ``anchors`` are reference times of the run's profile, from which drift is computed. ``host`` is reached over ssh.
-    With ``prompt_p99`` every model is also measured with that prompt; see :func:`with_longest`.
+    ``anchors`` are reference times in the run's profile, from which drift is computed. ``host`` is the machine that is
+    reached over ssh. With ``prompt_p99``, every model is also measured with prompts of that length; see
+    :func:`with_longest`.
     """
 
     spec: RunSpec | StartSpec
@@ -43,7 +44,8 @@ class Bench:
         """Measures a design with random weights; latency and memory do not depend on training.
 
         Raises:
-            MeasurementError: It hangs, crashes, exceeds its memory limit, or outputs logits that are not finite.
+            MeasurementError: The design hangs, crashes, exceeds the memory limit, or outputs logits that are not
+                finite.
             StorageError: The disk is full.
         """
         with storage(folder):
@@ -60,7 +62,10 @@ class Bench:
         return found
 
     def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
-        """Measures exported files in alternation, so that drift affects all equally; failed ones return their error."""
+        """Measures exported files alternately, so that drift affects all equally.
+
+        For a file that fails, the result is its error.
+        """
         found, *longest = (measure_alternately(paths, workload, **self._how) for workload in self._workloads)
         if not longest:
             return found
@@ -74,13 +79,13 @@ class Bench:
 
     @property
     def _workloads(self) -> list[Workload]:
-        """Requests with the P50 prompt, and with the P99 prompt if prompts vary."""
+        """The workloads to measure: prompts of the P50 length and, if lengths vary, prompts of the P99 length."""
         usual = self.spec.workload
         return [usual] if self.prompt_p99 is None else [usual, replace(usual, prompt_tokens=self.prompt_p99)]
 
     @property
     def _how(self) -> dict[str, Any]:
-        """Arguments shared by both functions that measure."""
+        """Arguments that :meth:`candidate` and :meth:`alternately` both pass on."""
         return {
             "timeout_s": self.timeout_s,
             "runtime": self.spec.target.runtime,
@@ -92,11 +97,11 @@ class Bench:
 
 
 class Benched:
-    """Base of targets that measure if their device can be reached.
+    """Base class of targets that measure models if a machine can be reached.
 
     Args:
         bench: Measures on the device; None if nothing is measured.
-        absent: Error message if the device cannot be reached.
+        absent: Error message of measurements if the device cannot be reached.
     """
 
     def __init__(self, bench: Bench | None, absent: str) -> None:
@@ -112,7 +117,7 @@ class Benched:
         return self._reached.candidate(design, folder)
 
     def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
-        """Measures exported files in alternation."""
+        """Measures exported files alternately."""
         return self._reached.alternately(paths)
 
     @property

@@ -1,7 +1,7 @@
-"""Probability that limits on predicted values hold: value and 90 % interval as a lognormal distribution.
+"""Probability that predicted values meet limits; a value with a 90 % interval is taken as lognormally distributed.
 
-A limit on a measured value either holds or not. Without a validated interval, the probability for a predicted value is
-unknown, and the value alone decides.
+A measured value either meets a limit or does not. For a prediction without a validated interval, the probability is
+unknown, and only the predicted value is compared with the limit.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Bounds = Sequence[float | None]  # a value and its 90 % interval; bounds are Non
 
 
 def value_of(bounds: Bounds) -> float:
-    """The predicted value."""
+    """The predicted value, without its bounds."""
     value = bounds[0]
     assert value is not None  # a prediction has a value
     return value
 
 
 def spread_of(bounds: Bounds) -> float | None:
-    """Standard deviation of the logarithm; None if there is no interval."""
+    """Standard deviation of a prediction's logarithm; None if there is no interval."""
     value, low, high = bounds
     if low is None or high is None or value is None or low <= 0:
         return None
@@ -33,9 +33,9 @@ def spread_of(bounds: Bounds) -> float | None:
 
 
 def chance(limit: Constraint, bounds: Bounds) -> float | None:
-    """Probability that a predicted value keeps ``limit``; None if it has no interval.
+    """Probability that a predicted quantity meets ``limit``; None if the prediction has no interval.
 
-    The median of the distribution is the middle of the interval in logarithms.
+    The distribution's median is the geometric mean of the interval's ends.
     """
     value, low, high = bounds
     spread = spread_of(bounds)
@@ -48,7 +48,7 @@ def chance(limit: Constraint, bounds: Bounds) -> float | None:
 
 
 def holds(limit: Constraint, bounds: Bounds, confidence: float) -> bool:
-    """Whether a limit on a prediction counts as kept: with probability ``confidence``; without interval, by value."""
+    """Whether a prediction meets a limit with probability ``confidence``; without an interval, the value decides."""
     likely = chance(limit, bounds)
     if likely is None:
         return limit.holds(value_of(bounds))
@@ -58,7 +58,10 @@ def holds(limit: Constraint, bounds: Bounds, confidence: float) -> bool:
 def kept(
     limits: Iterable[Constraint], predicted: Mapping[str, Bounds], measured: Mapping[str, float], confidence: float
 ) -> bool:
-    """Whether all hard limits hold, by measurement if there is one, else by prediction."""
+    """Whether all hard limits are met.
+
+    A measured value must meet its limit; a value that is only predicted must meet it with probability ``confidence``.
+    """
     for limit in limits:
         if not limit.hard:
             continue
@@ -71,7 +74,10 @@ def kept(
 
 
 def chances_of(limits: Iterable[Constraint], predicted: Mapping[str, Bounds]) -> dict[str, float | None]:
-    """Probability that each limit holds, by metric (the smallest if there are several); None if unknown."""
+    """Maps each metric to the probability that its limit is met; None if unknown.
+
+    If a metric has several limits, the lowest of their probabilities is used.
+    """
     found: dict[str, float | None] = {}
     for limit in limits:
         if limit.metric in predicted:
@@ -81,17 +87,17 @@ def chances_of(limits: Iterable[Constraint], predicted: Mapping[str, Bounds]) ->
 
 
 def margin(spread: float, confidence: float) -> float:
-    """Factor between a predicted value and its limit with which the limit holds with ``confidence``."""
+    """Factor by which a prediction must stay within a limit so that the limit is met with ``confidence``."""
     return math.exp(NormalDist().inv_cdf(confidence) * spread)
 
 
 def values_of(predicted: Mapping[str, Bounds]) -> dict[str, float]:
-    """The values without intervals."""
+    """The predicted values, without their intervals."""
     return {metric: float(bounds[0]) for metric, bounds in predicted.items() if bounds[0] is not None}
 
 
 def tightened(limits: Iterable[Constraint], spreads: Mapping[str, float], confidence: float) -> tuple[Constraint, ...]:
-    """Tightens hard limits so that predictions meet them with probability ``confidence``."""
+    """Tightens hard limits so that predictions within the new limits meet the old ones with ``confidence``."""
     found = []
     for limit in limits:
         spread = spreads.get(limit.metric)

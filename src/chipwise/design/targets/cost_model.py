@@ -1,4 +1,4 @@
-"""The cost model of a run: a calibrated machine, a priced space, and corrections learnt from measurements."""
+"""A run's cost model: a machine's calibration, a table of block costs, and corrections learnt from measurements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.space.search_space import Rows, SearchSpace
 from chipwise.model.walk.lower import lower
 from chipwise.predict.cost.estimate import estimate
+from chipwise.predict.cost.memory import memory_parts
 from chipwise.predict.cost.model import CostEstimate
+from chipwise.predict.cost.pricing import combine
 from chipwise.predict.cost.residual import AMPLITUDE, doubt
 from chipwise.predict.cost.spending import Rates, spent
 
@@ -40,7 +42,7 @@ _PHASE = {"ttft": Phase.PREFILL, "tpot": Phase.DECODE}
 
 @dataclass(frozen=True)
 class NotedMeasurement:
-    """A measured design as stored in a trial. See :class:`chipwise.deploy.calibrate.learning.Observed`."""
+    """A measured design as stored in a trial; implements :class:`chipwise.deploy.calibrate.learning.Observed`."""
 
     design: Design
     workload: Workload
@@ -48,36 +50,37 @@ class NotedMeasurement:
 
     @property
     def peak_memory_bytes(self) -> float | None:
-        """Peak resident memory; None if it could not be read."""
+        """Measured peak resident memory; None if it could not be read."""
         return self.values.get("peak_memory")
 
     def seconds(self, phase: Phase, share: float) -> float:
-        """The percentile ``share`` of a pass: P50, or P99 of a quiet machine (else NaN)."""
+        """Measured time of a pass at the percentile ``share`` (0.5 or 0.99); NaN if it was not recorded."""
         one_pass = phase is Phase.PREFILL or not self.design.arch.reads_tokens
         name = f"{'ttft' if one_pass else 'tpot'}_p{share * 100:.0f}"
         return self.values.get(name, math.nan) / self.design.arch.passes
 
 
 def _check_name(metric: str) -> str:
-    """Name of a metric's error in a profile: ``tpot_p99`` is ``decode_p99``, ``ttft_p50`` is ``prefill``."""
+    """Key of a metric's prediction error in profiles: ``decode_p99`` for ``tpot_p99``, ``prefill`` for ``ttft_p50``."""
     quantity, tail = metric.split("_")
     return "memory" if metric == "peak_memory" else _PHASE[quantity].value + ("_p99" if tail == "p99" else "")
 
 
 class CostModel:
-    """Predicts costs of designs and rows by a profile that is updated with the run's measurements.
+    """Predicts the costs of designs and encoded designs (rows) from a profile that the run's measurements update.
 
-    Medians come from the updated profile. Tails and memory, for which a few measurements do not allow a refit, get one
-    correction factor each. Joules and dollars are the medians times ``rates``.
+    Medians come from the updated profile. Each P99 and the memory get one correction factor instead, because a few
+    measurements are not enough for a new fit. Joules and dollars are the median times multiplied by ``rates``.
 
     Args:
         space: The space of designs.
         workload: Sizes of a request.
         profile: The calibration.
         rates: Power and price of the machine.
-        prompt_p99: P99 of prompt tokens, over which P99s hold; those of ``workload`` are then their P50.
-        used: Metrics asked for. Of MFU and MBU (:func:`unknown_shares` says which are not known) and gaps between
-            tokens, each of which is one step here, only those among them are predicted.
+        prompt_p99: P99 of the number of prompt tokens. If it is given, ``workload`` states the P50, and P99 metrics
+            refer to all prompt lengths.
+        used: Metrics that the run uses. MFU, MBU and gaps between tokens are predicted only if they are among these.
+            Here, a gap is the time of one decode step; :func:`unknown_shares` says whether MFU and MBU are known.
     """
 
     def __init__(
@@ -90,7 +93,7 @@ class CostModel:
         prompt_p99: int | None = None,
         used: Iterable[str] = (),
     ) -> None:
-        self._longest: CostModel | None = None  # prices requests with the P99 prompt
+        self._longest: CostModel | None = None  # predicts requests with prompts of the P99 length
         if prompt_p99 is not None:
             self._longest = CostModel(space, replace(workload, prompt_tokens=prompt_p99), profile)
         self._used, self._peak = frozenset(used), PeakPricer(profile)
@@ -106,13 +109,13 @@ class CostModel:
         self.learn([])
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
-        """Updates the profile with all measurements of the run so far; replaces earlier corrections."""
+        """Updates the profile with all measurements of the run so far; earlier corrections are replaced."""
         medians = {name for name in self._measured if name.endswith("_p50")}
         known = [(design, values) for design, values in measured if values.keys() >= medians]
         joint = self._joint(known)
         self.profile = self._pricer.profile = self._calibrated if joint is None else learn(self._calibrated, joint)
         self._medians = {}
-        # Errors of tails and memory are cross-validated.
+        # Errors of tails and memory are cross-validated: each design is predicted without its own measurement.
         excluded = {} if joint is None else held_out_predictions(self._calibrated, joint, memory=False)
         for metric in self._measured:
             pairs = []
@@ -124,12 +127,15 @@ class CostModel:
                     if metric in v
                 ]
             self._corrections[metric] = correction(pairs, error=self._error(metric))
-        if (longest := self._longest) is not None:  # what was measured are requests with the P50 prompt
+        if (longest := self._longest) is not None:  # measured prompts have the P50 length
             longest.profile = longest._pricer.profile = self.profile
             longest._corrections, longest._medians = self._corrections, {}
 
     def _joint(self, known: list[tuple[Design, Mapping[str, float]]]) -> Prepared | None:
-        """The measured designs, priced. Memory is left out, because the price table uses the calibrated fit."""
+        """The measured designs with their operators, for a joint fit of times.
+
+        Measured memory is left out, so the calibrated fit of memory does not change.
+        """
         joint: Prepared | None = None
         for design, values in known:
             item = NotedMeasurement(design, self._workload, {k: v for k, v in values.items() if k != "peak_memory"})
@@ -145,17 +151,27 @@ class CostModel:
         return checks.get(name, checks[name.removesuffix("_p99")]).spread
 
     def estimate(self, design: Design) -> CostEstimate:
-        """The estimate by the updated profile, with every operator."""
+        """The estimate of a design from the updated profile, with every operator."""
         prefill, decode = (lower(design, self._workload, phase) for phase in (Phase.PREFILL, Phase.DECODE))
         return estimate(design, prefill, decode, self._workload, self.profile)
 
     def _uncorrected(self, design: Design) -> dict[str, float]:
+        """Predictions of the metrics that are measured, without correction; each distinct operator is computed once."""
         if design not in self._medians:
-            self._medians[design] = {name: item.value for name, item in self.estimate(design).metrics.items()}
+            arch, profile = design.arch, self.profile
+            parts = memory_parts(design, self._workload, runtime=profile.runtime)
+            found = {"peak_memory": parts.peak_bytes(profile.memory)}
+            for quantity, phase in list(_PHASE.items())[: 1 if self._one_pass else None]:
+                price = self._pricer.pass_columns(design, self._workload, phase)
+                logits = self._workload.batch * arch.outputs
+                median = arch.passes * float(combine(price, profile, phase, logits=logits))
+                tail = profile.tails[phase.value]
+                found |= {f"{quantity}_p50": median, f"{quantity}_p99": float(tail.p99_s(median, passes=arch.passes))}
+            self._medians[design] = found
         return self._medians[design]
 
     def predict(self, design: Design) -> dict[str, Bounds]:
-        """Each metric's corrected value and 90 % interval, which is wider above the sizes of calibrated models."""
+        """Each metric's corrected value and 90 % interval; intervals widen for sizes beyond the calibrated models."""
         cost, size = self._uncorrected(design), stored_bytes(design, self._workload)
         predicted = {}
         for metric, known in self._corrections.items():
@@ -174,7 +190,7 @@ class CostModel:
         return with_gaps(found, self._used)
 
     def _shares(self, design: Design, predicted: Mapping[str, Bounds]) -> dict[str, Bounds]:
-        """The design's MFU and MBU, by its own FLOPs and bytes."""
+        """The design's MFU and MBU, computed from its own FLOPs and bytes."""
         if not self._used & {*USED}:
             return {}
         needs = (self._peak.pass_columns(design, self._workload, phase) for phase in Phase)
@@ -184,7 +200,7 @@ class CostModel:
 
     @cached_property
     def _least(self) -> PriceTable:
-        """Least seconds of prompts and steps at the calibrated peaks."""
+        """Price table with the minimum seconds of prefill and of decode steps, at the machine's calibrated peaks."""
         return PriceTable(self._space, self._workload, self._peak)
 
     def novelty(self, design: Design) -> float:
@@ -195,7 +211,7 @@ class CostModel:
         return float(max(found, default=AMPLITUDE)) / AMPLITUDE
 
     def metrics(self, rows: Rows) -> dict[str, NDArray[np.float64]]:
-        """Corrected metrics of canonical rows that need no training, each (n,)."""
+        """Corrected metrics of canonical rows, each (n,); only metrics that need no training."""
         costs = self._table(rows)
         values = {"peak_memory": costs.peak_memory_bytes}
         for quantity, median in (("ttft", costs.ttft_s), ("tpot", costs.tpot_s)):
@@ -219,7 +235,7 @@ class CostModel:
 
 
 def unknown_shares(space: SearchSpace, profile: MachineProfile) -> dict[str, str]:
-    """Why MFU or MBU of the space's designs are unknown, and what to do; empty if both are known."""
+    """Maps each of MFU and MBU that is unknown for the space's designs to the reason and what to do about it."""
     found = {}
     if lacking := [name for name in space.spec.formats if name not in profile.peaks]:
         found["mfu"] = (

@@ -1,4 +1,4 @@
-"""Weight formats of designs as the runtimes of other devices store them."""
+"""The weight formats in which other devices' runtimes store designs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ STORED: Mapping[str, Mapping[str, str]] = {
     "sglang": {"int4": "int4_g128"},
     "trtllm": {"int4": "int4_g128"},
 }
-"""Weight format of the file by runtime and the design's format; formats that are not listed keep their names."""
+"""For each runtime: weight format of a design -> its name in the runtime's files. Other formats keep their names."""
 
 
 def format_there(weights: str, runtime: str) -> str:
-    """Weight format in which ``runtime`` stores a design with ``weights``.
+    """The format of a design's weights in the files of ``runtime``; ``weights`` is their format in the design.
 
-    ``weights`` may name different formats for layers; see ``model/arch/formats.py``.
+    ``weights`` may name different formats for different layers; see ``model/arch/formats.py``.
 
     Raises:
         Unsupported: The runtime has no such format.
@@ -35,7 +35,7 @@ def format_there(weights: str, runtime: str) -> str:
 
     def stored(each: str) -> str:
         if known in (_GGUF, _MLX) and each not in known:
-            raise Unsupported(f"{name} has no file for weights in {each}; it has {', '.join(known)}")
+            raise Unsupported(f"{name} cannot store weights in {each}; choose one of {', '.join(known)}")
         return known.get(each, each)
 
     return renamed(weights, stored)

@@ -1,4 +1,4 @@
-"""Corrects a data sheet's predictions by measurements on the device, metric by metric."""
+"""Uses measurements on the device to correct the metrics that its data sheet predicts."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from chipwise.core.statistics import Z90
 from chipwise.design.targets.chance import Bounds, spread_of, value_of
 
 UNKNOWN_SPREAD = 0.6  # standard deviation of ln(measured / predicted) without a validated interval
-COMMON = 0.8  # share of the prior variance that is common to all designs on a device
+COMMON = 0.8  # share of the prior variance that all designs on a device have in common
 
 
 class Learnt:
-    """Correction factors on predictions, and their intervals, from measurements.
+    """Correction factors on predictions, with intervals, learnt from measurements.
 
-    The prior variance of ln(measured / predicted) is that of the prediction's interval, s². Most of it is common to all
-    designs on the device. n measurements with mean m give the common part the posterior of a normal mean; the variance
-    between designs is estimated from the residuals, with its prior counting as two measurements.
+    The prior variance of ln(measured / predicted) is s², where s follows from the prediction's interval. Most of s² is
+    an error that all designs on the device have in common. Given measurements, this common error has the posterior of a
+    normal mean. The variance between designs is estimated from the residuals; its prior counts as two measurements.
 
     Args:
-        pairs: By metric, predictions and measurements of the same designs.
+        pairs: Maps each metric to its pairs of a prediction and a measurement, one pair for each measured design.
     """
 
     def __init__(self, pairs: Mapping[str, Sequence[tuple[Bounds, float]]]) -> None:
         self._posterior = {metric: _posterior(each) for metric, each in pairs.items() if each}
 
     def knows(self, metric: str) -> bool:
-        """Whether a metric was measured."""
+        """Whether there is a correction for a metric, that is, whether it was measured."""
         return metric in self._posterior
 
     def factor(self, metric: str) -> float:
-        """Factor on predictions of a metric."""
+        """Factor by which predictions of a metric are multiplied; 1 if it was not measured."""
         return math.exp(self._posterior[metric][0]) if metric in self._posterior else 1.0
 
     def corrected(self, metric: str, bounds: Bounds) -> Bounds:
-        """A corrected prediction; unchanged if the metric was not measured."""
+        """A prediction after correction; unchanged if the metric was not measured."""
         value = bounds[0]
         if metric not in self._posterior or value is None:
             return bounds

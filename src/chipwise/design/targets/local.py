@@ -1,4 +1,4 @@
-"""Targets predicted by a calibration: this machine, or another one with a stored profile."""
+"""Targets whose costs a calibration predicts: this machine, or another machine with a stored profile."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from chipwise.core import units
 from chipwise.deploy.calibrate.calibrate import CASES_S, MODEL_S, MODELS, NODES_TIMED, calibrate
-from chipwise.deploy.measure.store import saved_profile
+from chipwise.deploy.measure.store import kept_as, saved_profile
 from chipwise.design.limits import Constraint
 from chipwise.design.run.budget_spec import Allowance
 from chipwise.design.run.folder import RunFolder
@@ -22,23 +22,23 @@ from chipwise.hardware.device import MachineProfile
 from chipwise.model.arch.design import Design
 from chipwise.model.space.search_space import SearchSpace
 
-CALIBRATION_S, CALIBRATION_SHARE = 45.0, 0.2  # CPU seconds, limited to this share of the budget
-ALONE_SHARE = 0.05  # the same where the budget is for one model, whose design is measured before its training
+CALIBRATION_S, CALIBRATION_SHARE = 45.0, 0.2  # most CPU seconds, and most of the budget as a share
+ALONE_SHARE = 0.05  # share if the budget trains one model, whose design is measured before its training
 FAST = 0.7  # duration on a fast machine, relative to the usual one
-CALIBRATION_TOKENS_PER_S = 100_000.0  # for budgets in tokens: tokens per second of calibration
+CALIBRATION_TOKENS_PER_S = 100_000.0  # budgets in tokens get a second of calibration per this many tokens
 
 
 class CalibratedTarget(Benched, CostModel):
-    """A machine with a calibrated profile; it can measure only if it is this machine.
+    """A machine with a calibrated profile. It can be measured only if it is this machine.
 
     Args:
         spec: The run.
-        space: Its space.
+        space: The run's space.
         profile: The calibration.
         bench: Measures on the device; None if nothing is measured.
 
     Raises:
-        SpecError: The run asks for MFU or MBU, and the calibration lacks the peak.
+        SpecError: The run uses MFU or MBU, and the calibration lacks the peak that they need.
     """
 
     limits: tuple[Constraint, ...] = ()
@@ -60,11 +60,11 @@ class CalibratedTarget(Benched, CostModel):
         return self.profile.machine.name
 
     def with_sustained_limits(self, spec: RunSpec) -> RunSpec:
-        """See :func:`chipwise.design.targets.sustained.with_cold_limits`."""
+        """Converts limits on sustained speed; see :func:`chipwise.design.targets.sustained.with_cold_limits`."""
         return with_cold_limits(spec, self.profile)
 
     def spreads(self, designs: Sequence[Design]) -> Mapping[str, float]:
-        """Standard deviations for the first design; those of a calibration hardly differ between designs."""
+        """Standard deviations of the first design's predictions; those of other designs are almost equal."""
         found = {metric: spread_of(bounds) for metric, bounds in self.predict(designs[0]).items()}
         return {metric: spread for metric, spread in found.items() if spread}
 
@@ -81,10 +81,10 @@ def open_local(
 def open_profile(
     spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]
 ) -> CalibratedTarget:
-    """Opens a machine by a profile written there with ``chipwise calibrate --out``.
+    """Opens a machine from the profile that ``chipwise calibrate --out`` wrote on that machine.
 
     Raises:
-        SpecError: The file is missing or no profile; file and field are named.
+        SpecError: The file is missing or not a profile; the message names the file and the field.
     """
     profile = MachineProfile.load(Path(spec.folder) / spec.target.device)
     return CalibratedTarget(spec, space, profile, None)
@@ -96,6 +96,10 @@ def _calibrated(
     if folder.profile.exists():
         return MachineProfile.load(folder.profile)
     target = spec.target
+    if (known := _calibrated_before(spec)) is not None:
+        on_detail(f"by chipwise calibrate of {known.created[:10]}")
+        known.save(folder.profile)
+        return known
     profile = calibrate(
         runtime=target.runtime,
         threads=target.threads,
@@ -113,9 +117,21 @@ def _calibrated(
     return profile
 
 
+def _calibrated_before(spec: RunSpec) -> MachineProfile | None:
+    """The profile that ``chipwise calibrate`` stored, if any.
+
+    None for models other than text decoders: they are always calibrated within the run.
+    """
+    if spec.space.own is not None:
+        return None
+    return saved_profile(kept_as(spec.target.runtime, spec.space.kind.calibration), spec.target.threads)
+
+
 def least_calibration_s(spec: RunSpec, folder: RunFolder) -> float:
-    """Least CPU seconds of calibration for a run, on a fast machine; 0 if it has begun or is not needed."""
+    """Minimum CPU seconds of a run's calibration, on a fast machine; 0 if it has begun or is not needed."""
     if not spec.target.local or folder.profile.exists() or folder.calibrating.exists():
+        return 0.0
+    if _calibrated_before(spec) is not None:
         return 0.0
     nodes = spec.target.runtime in NODES_TIMED
     models, _ = MODELS["with nodes" if nodes else "alone"]
@@ -123,7 +139,11 @@ def least_calibration_s(spec: RunSpec, folder: RunFolder) -> float:
 
 
 def _suitable_s(allowed: Allowance) -> float:
-    """Duration of calibration that suits a search: a share of its budget, or by its tokens."""
+    """CPU seconds that a search's calibration should take.
+
+    They are proportional to a budget in tokens, and a share of a budget that covers every phase. For other budgets they
+    are constant.
+    """
     if allowed.unit == "tokens":
         return allowed.total / CALIBRATION_TOKENS_PER_S
     share = ALONE_SHARE if allowed.alone else CALIBRATION_SHARE

@@ -1,4 +1,4 @@
-"""P99s and memory over prompts that vary, from requests with the P50 prompt and requests with the P99 prompt."""
+"""P99 times and memory for prompts of varying length, derived from prompts of the P50 and of the P99 length."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from chipwise.errors import MeasurementError
 from chipwise.predict.served.prompt_spread import factor
 from chipwise.predict.served.tails import TAILS
 
-LONGEST = "longest"  # in a measurement's environment: its times with the P99 prompt over those with the P50 prompt
+LONGEST = "longest"  # key in a measurement's environment: times at the P99 prompt length relative to the P50 length
 
-KEPT = "kept"  # in a measurement's environment: the share of the speed that remains under long load
+KEPT = "kept"  # key in a measurement's environment: the share of the speed that remains under sustained load
 
 
 def factors(
     found: Mapping[str, Float64Array | float], there: Mapping[str, Float64Array | float]
 ) -> dict[str, Float64Array]:
-    """Factors on P99s of requests with the P50 prompt, by name, so that they hold over the spread of prompts.
+    """Maps each P99 metric to a factor: its time over all prompt lengths divided by its time at the P50 length.
 
     Args:
-        found: P50s and P99s of requests with the P50 prompt.
-        there: P50s of requests with the P99 prompt.
+        found: P50 and P99 times of requests whose prompt has the P50 length.
+        there: P50 times of requests whose prompt has the P99 length.
     """
     return {
         name: factor(found[name] / found[median], there[median] / found[median])
@@ -34,25 +34,25 @@ def factors(
 
 
 def rows_over_prompts(found: Mapping[str, Float64Array], there: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
-    """P99s over the spread, and the memory of the longest prompt, of many designs, each (n,)."""
+    """P99 times over all prompt lengths, and memory for prompts of the P99 length, of n designs, each (n,)."""
     by = factors(found, there)
     return {"peak_memory": there["peak_memory"]} | {name: found[name] * by[name] for name in by}
 
 
 def bounds_over_prompts(known: Mapping[str, Bounds], there: Mapping[str, Bounds]) -> dict[str, Bounds]:
-    """P99s over the spread, and the memory of the longest prompt, with their intervals."""
+    """P99 times over all prompt lengths, and memory for prompts of the P99 length, with their intervals."""
     here, longer = ({name: value_of(bounds) for name, bounds in each.items()} for each in (known, there))
     scaled = {name: scale(known[name], float(by)) for name, by in factors(here, longer).items()}
     return {"peak_memory": there["peak_memory"]} | scaled
 
 
 def scale(bounds: Bounds, by: float) -> Bounds:
-    """A value and the ends of its interval, multiplied."""
+    """Multiplies a value and both ends of its interval by ``by``."""
     return tuple(None if end is None else by * end for end in bounds)
 
 
 def with_longest(found: Measurement, longest: Measurement) -> Measurement:
-    """A measurement with the P50 prompt that also holds what one with the P99 prompt found."""
+    """Adds the results of ``longest`` (prompts of the P99 length) to ``found`` (prompts of the P50 length)."""
     facts: dict[str, float] = {"prompt_tokens": longest.workload.prompt_tokens}
     for name in TAILS.values():
         try:
@@ -72,12 +72,13 @@ def with_longest(found: Measurement, longest: Measurement) -> Measurement:
 def measured_over_prompts(
     measured: Mapping[str, float], bounds: Mapping[str, Bounds], facts: Mapping[str, float] | None
 ) -> tuple[dict[str, float], dict[str, Bounds]]:
-    """Measured metrics and the ends of their intervals over the spread of prompts.
+    """Converts measured metrics and their intervals so that they refer to all prompt lengths.
 
     Args:
-        measured: Metrics of requests with the P50 prompt.
-        bounds: Both ends of the intervals of its percentiles.
-        facts: What :func:`with_longest` noted. None: the P99 prompt was not measured, so P99s and memory are unknown.
+        measured: Metrics of requests with prompts of the P50 length.
+        bounds: Both ends of the intervals of the measured percentiles.
+        facts: The values that :func:`with_longest` added. None: prompts of the P99 length were not measured, so P99
+            times and memory are unknown.
     """
     if facts is None:
         known = {name for name in measured if not (name in TAILS or name == "peak_memory")}

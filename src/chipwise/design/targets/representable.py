@@ -1,4 +1,4 @@
-"""Checks whether a runtime can serve the designs of a space: its file format must represent every choice."""
+"""Checks whether a runtime can serve the designs of a space: the runtime's file format must support every choice."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from chipwise.model.space.space_spec import ffn_block
 
 
 def check_space(space: SearchSpace, runtime: str) -> None:
-    """Checks that ``runtime`` has all weight formats of the space and supports each of its blocks.
+    """Checks that ``runtime`` supports all weight formats and blocks of the space.
 
     Raises:
-        Unsupported: It does not; the message names the choice.
-        MissingExtra: The package that writes its files is not installed.
+        Unsupported: The runtime lacks a format or block; the message names the choice.
+        MissingExtra: The package that writes files for the runtime is not installed.
     """
     spec = space.spec
     for name in (*spec.formats, *(spec.layer.weights or ())):
@@ -30,7 +30,7 @@ def check_space(space: SearchSpace, runtime: str) -> None:
     if suffix_there(runtime) != ".gguf":
         return
     if spec.own is not None:
-        raise Unsupported(f"{runtime} serves models of text, not of {spec.own.noun}; name another, such as onnxruntime")
+        raise Unsupported(f"{runtime} serves models of text, not of {spec.own.noun}; use a runtime such as onnxruntime")
     if importlib.util.find_spec("gguf") is None:
         raise MissingExtra("gguf", "gguf")
     for conv in spec.conv:
@@ -42,7 +42,7 @@ def check_space(space: SearchSpace, runtime: str) -> None:
 
 
 def _smallest(space: SearchSpace, conv: str, kind: str) -> ArchSpec:
-    """A design with one layer that has these choices."""
+    """A design with one layer that has the given choices, and the smallest value of every other choice."""
     spec = space.spec
     heads, kv_heads = spec.attention_choices()[0]
     layer = Layer(

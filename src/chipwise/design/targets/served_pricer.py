@@ -1,4 +1,4 @@
-"""Prices a space's blocks as :func:`chipwise.estimate` prices whole models on a device with a data sheet."""
+"""Predicts the costs of a space's blocks on a device from its data sheet, as :func:`chipwise.estimate` does."""
 
 from __future__ import annotations
 
@@ -28,23 +28,25 @@ from chipwise.predict.served.steps import PassTimes
 
 
 class ServedPricer:
-    """A :class:`chipwise.design.prices.price_table.Pricer` for a device with a runtime and a parallelism plan.
+    """The :class:`~chipwise.design.prices.price_table.Pricer` for a device with a runtime and a parallelism plan.
 
-    A pass has two columns: the seconds of its kernels and the number of kernels. On CPU cores there is a third: the
-    seconds of its memory traffic, of which caches save a part that depends on the whole pass. If waiting prompts share
-    a pass, a prompt's pass also has the columns of the shared pass.
+    The columns of a forward pass are the seconds of its kernels, the number of kernels, the seconds of memory traffic,
+    and the seconds of memory reads. Caches save a share of the reads; this share depends on the traffic. If several
+    requests are in flight, prefill has these columns twice: for a pass with one prompt, and for a pass that waiting
+    prompts share.
 
     Args:
-        template: A request with device, runtime, KV-cache format, plan and lengths; its model and weights are ignored.
+        template: A request with device, runtime, KV-cache format, plan and lengths. The request's model and weights are
+            ignored.
         device: Data sheet of the template's device.
-        one_pass: Whether a request is one pass, without generated tokens.
+        one_pass: Whether a request is a single pass that generates no tokens.
     """
 
     def __init__(self, template: Request, device: DeviceProfile, *, one_pass: bool = False) -> None:
         self._template, self.device = template, device
         self._known: dict[Op, tuple[Float64Array, Situation]] = {}
-        self._shared: dict[tuple[str, int], Setting] = {}  # setting by weights and depth, from the first such design
-        self._lowered: dict[tuple[Setting, Step], tuple[PlacedOp, ...]] = {}  # kernels of the previous design
+        self._shared: dict[tuple[str, int], Setting] = {}  # by weights and depth, the setting of the first such design
+        self._lowered: dict[tuple[Setting, Step], tuple[PlacedOp, ...]] = {}  # kernels of the last few passes
         self._constants = constants()
         self._in_flight = template.batch
         self._replica_batch = -(-template.batch // (template.deployment.dp * template.deployment.pp))
@@ -54,11 +56,11 @@ class ServedPricer:
         self._one_pass = one_pass
 
     def setting(self, design: Design) -> Setting:
-        """The serving setup of a design.
+        """How a design is served on the device.
 
         Raises:
-            Unsupported: The runtime has no such weight format, or is not written for the device.
-            SpecError: The plan does not divide it.
+            Unsupported: The runtime does not have the weight format, or does not run on the device.
+            SpecError: The plan cannot divide the design.
         """
         key = (design.weights, len(design.arch.layers) if mixed(design.weights) else 0)
         if key not in self._shared:
@@ -66,12 +68,12 @@ class ServedPricer:
         return replace(self._shared[key], arch=design.arch)
 
     def request(self, design: Design) -> Request:
-        """The request whose estimate is that of ``design``."""
+        """The request for ``design``, whose estimate gives the design's cost."""
         weights = format_there(design.weights, str(self._template.deployment.runtime))
         return self._template.but(model=design.arch, device=self.device, weights=weights)
 
     def pass_columns(self, design: Design, workload: Workload, phase: Phase) -> Float64Array:
-        """Kernel seconds and count of a pass, its bytes' and its reading's seconds; for prefill, also of a batch."""
+        """The columns of a pass; the class describes them."""
         setting, (prefill, decode) = self.setting(design), self._steps(design)
         if phase is Phase.DECODE:
             return self._columns(setting, decode)
@@ -85,7 +87,7 @@ class ServedPricer:
     def latencies_s(
         self, prefill: Float64Array, decode: Float64Array, *, logits: Float64Array
     ) -> tuple[Float64Array, Float64Array]:
-        """Median TTFT and TPOT, (n,) each, summed as in :func:`chipwise.predict.served.estimate.estimate`."""
+        """Median TTFT and TPOT, each (n,), added up as in :func:`chipwise.predict.served.estimate.estimate`."""
         setting = next(iter(self._shared.values()))
         runtime, known = setting.runtime, self._constants
         host_s = known.host_step_s(runtime, sequences=0, tp=setting.plan.tp)
@@ -107,13 +109,13 @@ class ServedPricer:
         )
 
     def _spaced_s(self, columns: Float64Array, runtime: Runtime) -> Float64Array:
-        """Seconds of a pass on the device, given its columns."""
+        """Seconds of passes on the device, computed from their columns."""
         busy_s = columns[:, 0]
         busy_s = busy_s - columns[:, 3] * caches.saved_share(columns[:, 2], self.device, runtime.stack)
         return self._constants.spaced_s(busy_s, columns[:, 1], runtime)
 
     def stored_bytes(self, design: Design, workload: Workload) -> float:
-        """Bytes of weights and cache on the device that stores most."""
+        """Bytes of weights and KV cache on the device of the plan that stores the most."""
         setting = self.setting(design)
         prefill, decode = (self._parts(setting, step) for step in self._steps(design))
         memory = device_memory(
@@ -128,7 +130,7 @@ class ServedPricer:
         return float(memory.weights[0] + memory.cache[0])
 
     def activation_bytes(self, layer: Layer | None, design: Design, workload: Workload) -> float:
-        """See :func:`chipwise.predict.served.memory.activation_bytes`."""
+        """Bytes of activations; see :func:`chipwise.predict.served.memory.activation_bytes`."""
         setting = self.setting(design)
         if layer is not None:
             setting = replace(setting, arch=replace(design.arch, layers=(layer,)))
@@ -138,11 +140,11 @@ class ServedPricer:
         return float(activation_bytes(setting, prefill, decode))
 
     def base_bytes(self) -> float:
-        """Bytes of a serving process without a model."""
+        """Bytes of a serving process that holds no model."""
         return CONTEXT_BYTES[self.device.kind]
 
     def _steps(self, design: Design) -> tuple[Step, Step]:
-        """The passes of a design: those of a prompt and of a token, or one pass over all images or requests."""
+        """A request's prefill step and decode step; if a request is a single pass, that pass twice."""
         if not self._one_pass:
             return self._prefill(1), self._decode()
         arch = design.arch
@@ -168,7 +170,7 @@ class ServedPricer:
         return np.array([*found, float(times.memory_s[0]), float(times.reading_s[0])])
 
     def _parts(self, setting: Setting, step: Step) -> tuple[PlacedOp, ...]:
-        """The kernels of a pass; caches the last design."""
+        """The kernels of a pass; those of the last few passes are cached."""
         key = (setting, step)
         if key not in self._lowered:
             if len(self._lowered) > 8:
@@ -177,7 +179,7 @@ class ServedPricer:
         return self._lowered[key]
 
     def _times(self, setting: Setting, parts: tuple[PlacedOp, ...]) -> PassTimes:
-        """Times of the kernels of a pass; each distinct kernel is priced once."""
+        """Times of the kernels of a pass; each distinct kernel is computed once."""
         new = list(dict.fromkeys(part.op for part in parts if part.op not in self._known))
         if new:
             calls = [Call(op=op, device=self.device, stack=setting.runtime.stack, rows=1) for op in new]
@@ -190,7 +192,10 @@ class ServedPricer:
 
 
 def _belongs(part: PlacedOp, layer: Layer | None) -> bool:
-    """Whether a kernel of a one-layer model belongs to ``layer`` (None: to the head); the embedding belongs to both."""
+    """Whether a kernel of a one-layer model belongs to ``layer``, or, if ``layer`` is None, to the head.
+
+    Embeddings belong to both the layer and the head.
+    """
     if layer is None:
         return part.place == HEAD or isinstance(part.op, EmbeddingOp)
     return part.place != HEAD

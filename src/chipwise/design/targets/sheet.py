@@ -1,4 +1,4 @@
-"""Targets described by a data sheet: predicted as by ``chipwise estimate``, corrected by measurements."""
+"""Targets with a data sheet: costs are predicted as by ``chipwise estimate``, and corrected with measurements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from chipwise.design.run.spec import RunSpec, TargetSpec
 from chipwise.design.targets.bench import Bench, Benched
 from chipwise.design.targets.chance import Bounds, spread_of, value_of
 from chipwise.design.targets.learnt import Learnt
-from chipwise.design.targets.prompts import bounds_over_prompts, rows_over_prompts
+from chipwise.design.targets.prompts import bounds_over_prompts, rows_over_prompts, scale
 from chipwise.design.targets.representable import check_space
 from chipwise.design.targets.served_pricer import ServedPricer
 from chipwise.design.targets.utilisation import share_within
@@ -51,28 +51,29 @@ from chipwise.predict.served.intervals import UNCHECKED_PROMPT
 from chipwise.predict.served.request import Request
 from chipwise.predict.served.tails import TAILS, kind_of, ratios, tail_of, taught_tails
 
-Z80 = 1.2816  # 90 % of a normal distribution are below this many standard deviations
-SAMPLE = 48  # designs whose estimates are fitted for energy, and for times after teaching
+Z80 = 1.2816  # 90 % of a normal distribution lie below this many standard deviations
+SAMPLE = 48  # designs to whose estimates fast formulas are fitted, for energy and for times after teaching
 
 
 class SheetTarget(Benched):
-    """A device that cannot be reached from here, with the runtime that will serve.
+    """A device that a data sheet describes, with the runtime that will serve models there; may be measured over ssh.
 
     Args:
         space: The space of designs.
         device: The data sheet, with the run's power and price.
         served: Runtime, KV-cache format and parallelism plan.
         workload: Sizes of a request.
-        seed: Random seed of the designs that energy and taught times are fitted to.
-        energy: Whether to predict watts and joules too, if the device lists its board power.
-        used: Whether to predict MFU and MBU, too.
-        prompt_p99: P99 of prompt tokens, over which P99s hold; those of ``workload`` are then their P50.
-        ambient_c: Temperature of the surroundings, to predict ``tpot_sustained``, too.
-        source: Source of the measurements, for the taught profile.
+        seed: Random seed for sampling designs. Fast formulas for screening are fitted to the estimates of this sample.
+        energy: Whether to predict watts and joules too, if the data sheet states the board power.
+        used: Whether to predict MFU and MBU too.
+        prompt_p99: P99 of the number of prompt tokens. If it is given, ``workload`` states the P50, and P99 metrics
+            refer to all prompt lengths.
+        ambient_c: Ambient temperature in degrees Celsius; if given, ``tpot_sustained`` is predicted too.
+        source: Text that names the source of the measurements in the taught profile.
         bench: Measures on the device; None if nothing is measured.
 
     Raises:
-        Unsupported: The runtime has no format for the space's weights, or the device lacks a rate that they need.
+        Unsupported: The runtime lacks a format of the space's weights, or the data sheet lacks a rate that they need.
     """
 
     def __init__(
@@ -92,10 +93,10 @@ class SheetTarget(Benched):
     ) -> None:
         super().__init__(
             bench,
-            f"{device.title} is not here: chipwise kit packs what is measured there, and chipwise measurements "
-            "import takes the result",
+            f"{device.title} cannot be measured from here; pack models for it with chipwise kit, and import what was "
+            "measured there with chipwise measurements import",
         )
-        self._longest: SheetTarget | None = None  # prices requests with the P99 prompt
+        self._longest: SheetTarget | None = None  # predicts requests with prompts of the P99 length
         if prompt_p99 is not None:
             longer = replace(workload, prompt_tokens=prompt_p99)
             self._longest = SheetTarget(space, device, served=served, workload=longer, seed=seed, energy=False)
@@ -104,14 +105,16 @@ class SheetTarget(Benched):
         self._one_pass = space.spec.kind.one_pass
         if kind := space.spec.kind.off_sheets:
             raise Unsupported(
-                f"spaces of {kind} can only be priced on a calibrated machine, not on {device.title}; price a single "
-                "model there with `chipwise estimate`, or search with target: {device: local}"
+                f"spaces of {kind} can be predicted only on a calibrated machine, not on {device.title}; estimate "
+                "a single model there with `chipwise estimate`, or search with target: {device: local}"
             )
         if self._one_pass and energy:
-            raise Unsupported("watts and joules of one pass are not limited by a data sheet; limit ttft_p50 or memory")
+            raise Unsupported(
+                "a data sheet predicts neither watts nor joules if no tokens are generated; limit ttft_p50 or memory"
+            )
         self._space, self._sheet = space, device
         self._workload, self._seed, self._energy, self._source = workload, seed, energy, source
-        self.device = device  # with corrections from measurements
+        self.device = device  # the data sheet, corrected with measurements
         template = Request(
             model="",
             deployment=Deployment(device=device, runtime=served.runtime, kv=served.kv, tp=served.tp, pp=served.pp),
@@ -132,24 +135,24 @@ class SheetTarget(Benched):
             taught=taught_tails(device, runtime),
         )
         self._learnt = Learnt({})
-        self._scale: Float64Array | None = None  # see _taught_scale
         self._estimates: dict[Design, CostEstimate] = {}
         text = f"<= {units.show(device.usable_bytes, 'bytes')} (the device's memory)"
         self.limits = (Constraint(metric="peak_memory", op="<=", limit=device.usable_bytes, text=text),)
 
     def _require_one_law(self) -> None:
-        """Refuses a space whose designs are predicted by two laws that are not comparable (whole runs and kernels).
+        """Refuses a space if some designs are predicted as a whole, others kernel by kernel: these are not comparable.
 
         Raises:
-            Unsupported: The space has designs of both kinds.
+            Unsupported: Some designs of the space are predicted as a whole, and others kernel by kernel.
         """
         sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, 29]))
         asked = {image_law.answers(self._pricer.setting(self._space.design(row))) for row in sample}
         if len(asked) > 1:
             raise Unsupported(
-                "in this runtime plain vision transformers are priced by a law of whole runs and the other designs of "
-                "this space kernel by kernel, which do not compare; name another runtime, such as onnxruntime, or keep "
-                "to patches, layers alike and heads that fill the width"
+                "for this runtime, plain vision transformers are predicted as a whole and the other designs of this "
+                "space kernel by kernel, and the two kinds of prediction are not comparable; name another runtime, "
+                "such as onnxruntime, or allow only plain ones (patches, equal layers, head sizes that add up to the "
+                "width)"
             )
 
     @property
@@ -158,72 +161,76 @@ class SheetTarget(Benched):
         return self.device.title
 
     def with_sustained_limits(self, spec: RunSpec) -> RunSpec:
-        """Returns ``spec`` unchanged: times under long load are predicted as such."""
+        """Returns ``spec`` unchanged, because times under sustained load are predicted directly."""
         return spec
 
     @cached_property
     def _table(self) -> PriceTable:
         return PriceTable(self._space, self._workload, self._pricer)
 
+    def _sampled(self, seed: int) -> tuple[Rows, list[CostEstimate]]:
+        """A sample of the space, and the full estimates of its designs with the current corrections."""
+        sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, seed]))
+        return sample, [self.estimate(self._space.design(row)) for row in sample]
+
     @cached_property
     def _joules(self) -> Float64Array | None:
-        """Joules per new token for each second of its prompt's share and of its decode step, (2,).
+        """Watts during prefill and during a decode step, (2,), from which the joules per new token follow.
 
-        None if the device lists no board power. Fitted to full estimates of a sample of the space, with the current
-        corrections; decisions on single designs use the design's own estimate.
+        None if the data sheet states no board power. The watts are fitted to full estimates of a sample of the space,
+        with the current corrections; they serve for screening only, while :meth:`predict` uses a design's own estimate.
         """
-        sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, 17]))
         rows, joules = [], []
-        for row in sample:
-            found = self.estimate(self._space.design(row))
+        for found in self._sampled(17)[1]:
             energy = found.metrics.get("joules_per_token")
             if energy is None:
                 return None
             rows.append([found.ttft_s / self._workload.new_tokens, found.tpot_s])
             joules.append(energy.value)
-        scaled = np.array(rows) / np.array(joules)[:, None]  # so that least squares fits relative errors
+        scaled = np.array(rows) / np.array(joules)[:, None]  # so that least squares minimises relative errors
         return nnls(scaled, np.ones(len(joules)))
 
     @cached_property
     def _at_peak(self) -> Float64Array:
-        """Least seconds of a prompt's FLOPs and of a step's bytes per parameter and byte of memory, and fixed, (2, 3).
+        """Coefficients for the minimum seconds of a prompt and of a step, (2, 3): per parameter, per byte, constant.
 
         Fitted to full estimates of a sample of the space; decisions on single designs use the design's own estimate.
         """
-        sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, 17]))
-        costs, found = self._table(sample), [self.estimate(self._space.design(row)) for row in sample]
+        sample, found = self._sampled(17)
+        costs = self._table(sample)
         columns = np.stack([costs.parameters, costs.peak_memory_bytes, np.ones(len(sample))], axis=1)
         least_s = np.array([_least_s(each) for each in found]).T
         return np.array([np.linalg.lstsq(columns / s[:, None], np.ones(len(sample)), rcond=None)[0] for s in least_s])
 
     @cached_property
     def _step_share(self) -> float:
-        """Share of the time per token that is the decode step; the rest waits for other requests' prompts.
+        """The decode step's share of the time per token; other requests' prompts take the remaining time.
 
         The median of a sample of the space; decisions on single designs use the design's own estimate.
         """
         if self._workload.batch == 1:
             return 1.0
-        sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, 31]))
-        found = [self.estimate(self._space.design(row)) for row in sample]
+        _, found = self._sampled(31)
         return float(np.median([each.metrics["itl_p50"].value / each.tpot_s for each in found]))
 
     @cached_property
     def _slowdown(self) -> float:
-        """Factor on times under long load, at the median of a sample; decisions on designs use the design's own."""
-        sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, 37]))
-        found = [self.estimate(self._space.design(row)) for row in sample]
+        """Factor by which sustained load makes times longer, for screening.
+
+        The median of a sample of the space; :meth:`predict` uses the factor of the design itself.
+        """
+        _, found = self._sampled(37)
         return float(np.median([slowdown(self.device, self._ambient_c or 0.0, drawn_w(each)).value for each in found]))
 
     def metrics(self, rows: Rows) -> Mapping[str, Float64Array]:
         """Predicted metrics of canonical rows, each (n,)."""
         costs, workload = self._table(rows), self._workload
         ttft_s, tpot_s = costs.ttft_s, costs.tpot_s
-        if self.device.taught is not None or self._one_pass:  # images are predicted by laws of whole runs on many chips
+        if self.device.taught is not None or self._one_pass:  # on many chips, laws of whole runs predict images
             layers = self._space.values(rows, "depth").astype(float)
             ttft_s, tpot_s = (
                 each[0] * seconds + each[1] * layers + each[2]
-                for each, seconds in zip(self._taught_scale(), (ttft_s, tpot_s), strict=True)
+                for each, seconds in zip(self._taught_scale, (ttft_s, tpot_s), strict=True)
             )
         if self._one_pass:
             return self._of_pass(ttft_s, costs)
@@ -255,7 +262,7 @@ class SheetTarget(Benched):
         return found
 
     def _of_pass(self, pass_s: Float64Array, costs: Costs) -> Mapping[str, Float64Array]:
-        """Metrics of models with one pass per request."""
+        """Metrics of models whose requests are a single forward pass."""
         median_s = pass_s * self._learnt.factor("ttft_p50")
         found = {
             "ttft_p50": median_s,
@@ -265,11 +272,11 @@ class SheetTarget(Benched):
         return found | {"ttft_p99": self._ratio("ttft_p99") * median_s} | derived(found, self._space.spec)
 
     def _ratio(self, name: str) -> float:
-        """P99 / P50: measured on the device, else that of measured runs."""
+        """Ratio P99 / P50 of a metric: as measured on this device, else as measured on other devices."""
         return max(1.0, self._learnt.factor(name)) if self._learnt.knows(name) else self._ratios[name].value
 
     def predict(self, design: Design) -> dict[str, Bounds]:
-        """Each metric of the design's own estimate, corrected by measurements, with its 90 % interval."""
+        """Each metric of a design with its 90 % interval, from a full estimate that is corrected with measurements."""
         found, workload = self.estimate(design), self._workload
         known: dict[str, Bounds] = {
             name: (item.value, item.low, item.high)
@@ -305,7 +312,7 @@ class SheetTarget(Benched):
         return {metric: list(bounds) for metric, bounds in known.items()}
 
     def _tails(self, known: Mapping[str, Bounds], estimate: CostEstimate) -> dict[str, Bounds]:
-        """P99s as medians times ratios measured on the device; without measurements, those of the estimate."""
+        """P99 times: medians times the ratios measured on the device; without measurements, those of the estimate."""
         found: dict[str, Bounds] = {}
         for name, median in TAILS.items():
             if median not in known:
@@ -313,9 +320,7 @@ class SheetTarget(Benched):
             if not self._learnt.knows(name):
                 there = estimate.metrics[name]
                 factor = value_of(known[median]) / estimate.metrics[median].value
-                found[name] = tuple(
-                    None if end is None else factor * end for end in (there.value, there.low, there.high)
-                )
+                found[name] = scale((there.value, there.low, there.high), factor)
                 continue
             ratio = self._learnt.corrected(name, (1.0, None, None))
             own, usual = spread_of(ratio), spread_of(known[median])
@@ -327,13 +332,13 @@ class SheetTarget(Benched):
         return found
 
     def _hot(self, found: CostEstimate, cold: Bounds, ambient_c: float) -> Bounds:
-        """TPOT under long load: the corrected median times the design's own slowdown."""
+        """TPOT under sustained load: the corrected median times the slowdown of this design."""
         median = Predicted(value=value_of(cold), low=cold[1], high=cold[2])
         hot = tail_of(median, slowdown(self.device, ambient_c, drawn_w(found)), UNCHECKED_PROMPT)
         return (hot.value, hot.low, hot.high)
 
     def _power(self, known: Mapping[str, Bounds], tokens: int) -> Bounds:
-        """Mean watts: joules divided by seconds. The error of the time cancels, so only that of the energy remains."""
+        """Mean watts: joules divided by seconds. The error of the time cancels out; that of the power remains."""
         request_s = value_of(known["ttft_p50"]) + (self._workload.new_tokens - 1) * value_of(known["tpot_p50"])
         watts = value_of(known["joules_per_token"]) * tokens / request_s
         whole, time = spread_of(known["joules_per_token"]), spread_of(known["tpot_p50"])
@@ -343,10 +348,10 @@ class SheetTarget(Benched):
         return (watts, watts * math.exp(-half), watts * math.exp(half))
 
     def spreads(self, designs: Sequence[Design]) -> Mapping[str, float]:
-        """Largest standard deviation over the designs, by metric; metrics without an interval are missing.
+        """Maps each metric that has an interval to the largest standard deviation of its logarithm over ``designs``.
 
-        An interval that is longer above its value counts as wider, so that at the usual confidence of 90 % a limit
-        tightened by it holds with that probability.
+        If an interval extends farther above the value than below it, a larger deviation is returned, so that a limit
+        tightened by it is met with the usual confidence of 90 %.
         """
         found: dict[str, float] = {}
         for design in designs:
@@ -359,14 +364,15 @@ class SheetTarget(Benched):
         return found
 
     def novelty(self, design: Design) -> float:
-        """1 until something was measured on the device, then 0."""
+        """1 if nothing has been measured on the device yet, else 0."""
         return 1.0 if self.device.taught is None and not self._learnt.knows("ttft_p50") else 0.0
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
-        """Updates predictions with all measurements of the run so far; replaces earlier corrections.
+        """Updates predictions with all measurements of the run so far; earlier corrections are replaced.
 
-        Medians are fitted as by ``chipwise teach``. Memory, energy per token, and the ratio of each P99 to its P50 get
-        one factor each. Requests are measured one at a time, so the tail of gaps between tokens is that of steps.
+        Medians are fitted as ``chipwise teach`` does. Memory, energy per token, and the ratio of each P99 to its P50
+        get one factor each. Requests are measured one at a time, so a gap between tokens has the same P99 as a decode
+        step.
         """
         needed = {"ttft_p50"} if self._one_pass else {"ttft_p50", "tpot_p50"}
         known = [(design, with_gaps(values, GAPS)) for design, values in measured if values.keys() >= needed]
@@ -374,25 +380,25 @@ class SheetTarget(Benched):
         self.device = self._sheet
         if not known:
             return
-        if self._one_pass:  # taught rows are of generated tokens
+        if self._one_pass:  # teaching uses rows with generated tokens
             self._learnt = Learnt({**self._pairs(known, "ttft_p50", "peak_memory"), **_tail_pairs(known)})
             return
         rows = [self._row(i, design, values) for i, (design, values) in enumerate(known)]
         taught = teach_rows(self._sheet, rows, name=self._sheet.name, source=self._source)
         self.device = replace(self._sheet, taught=taught)
         self._learnt = Learnt({**self._pairs(known, "peak_memory", "joules_per_token"), **_tail_pairs(known)})
-        if self._longest is not None:  # what was measured are requests with the P50 prompt
+        if self._longest is not None:  # measured prompts have the P50 length
             self._longest._forget()
             self._longest.device, self._longest._learnt = self.device, self._learnt
 
     def _pairs(
         self, known: Sequence[tuple[Design, Mapping[str, float]]], *metrics: str
     ) -> dict[str, list[tuple[Bounds, float]]]:
-        """Predicted and measured values of these metrics."""
+        """Maps each metric to its pairs of predicted and measured values."""
         pairs: dict[str, list[tuple[Bounds, float]]] = {metric: [] for metric in metrics}
         for design, values in known:
             predicted = self.predict(design)
-            if self._longest is not None:  # what was measured are requests with the P50 prompt
+            if self._longest is not None:  # measured prompts have the P50 length
                 predicted["peak_memory"] = [self.estimate(design).peak_memory_bytes, None, None]
             for metric in pairs.keys() & values.keys() & predicted.keys():
                 pairs[metric].append((predicted[metric], values[metric]))
@@ -400,8 +406,8 @@ class SheetTarget(Benched):
 
     def _forget(self) -> None:
         """Clears cached predictions before the device changes."""
-        self._learnt, self._scale, self._estimates = Learnt({}), None, {}
-        for name in ("_joules", "_step_share", "_at_peak", "_slowdown"):
+        self._learnt, self._estimates = Learnt({}), {}
+        for name in ("_joules", "_step_share", "_at_peak", "_slowdown", "_taught_scale"):
             self.__dict__.pop(name, None)
 
     def _row(self, number: int, design: Design, values: Mapping[str, float]) -> MeasuredRow:
@@ -419,42 +425,40 @@ class SheetTarget(Benched):
             tpot_s=values["tpot_p50"],
         )
 
+    @cached_property
     def _taught_scale(self) -> Float64Array:
-        """Factors on data-sheet seconds, kernels and passes of TTFT and TPOT after teaching, (2, 3).
+        """Coefficients (2, 3) that convert the table's TTFT and TPOT to those of full estimates.
 
-        Fitted to the estimates of a sample of the space; decisions on single designs use the design's own estimate.
+        They are a factor on the time, seconds per layer, and constant seconds. Used after teaching, and for requests
+        of a single pass. Fitted to the estimates of a sample of the space; decisions on single designs use the design's
+        own estimate.
         """
-        if self._scale is None:
-            sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, 23]))
-            costs = self._table(sample)
-            layers = self._space.values(sample, "depth").astype(float)
-            found = [self.estimate(self._space.design(row)) for row in sample]
-            fits = []
-            for sheet_s, taught_s in (
-                (costs.ttft_s, np.array([each.ttft_s for each in found])),
-                (costs.tpot_s, np.array([each.ttft_s if self._one_pass else each.tpot_s for each in found])),
-            ):
-                columns = np.stack([sheet_s, layers * sheet_s.min(), np.full(len(layers), sheet_s.min())], axis=1)
-                fits.append(
-                    nnls(columns / taught_s[:, None], np.ones(len(layers))) * [1.0, sheet_s.min(), sheet_s.min()]
-                )
-            self._scale = np.array(fits)
-        return self._scale
+        sample, found = self._sampled(23)
+        costs = self._table(sample)
+        layers = self._space.values(sample, "depth").astype(float)
+        fits = []
+        for sheet_s, taught_s in (
+            (costs.ttft_s, np.array([each.ttft_s for each in found])),
+            (costs.tpot_s, np.array([each.ttft_s if self._one_pass else each.tpot_s for each in found])),
+        ):
+            columns = np.stack([sheet_s, layers * sheet_s.min(), np.full(len(layers), sheet_s.min())], axis=1)
+            fits.append(nnls(columns / taught_s[:, None], np.ones(len(layers))) * [1.0, sheet_s.min(), sheet_s.min()])
+        return np.array(fits)
 
     def estimate(self, design: Design) -> CostEstimate:
-        """The estimate of a design, kernel by kernel, even if it does not fit in memory."""
+        """The full estimate of a design, even if it does not fit in memory."""
         if design not in self._estimates:
             self._estimates[design] = estimate_of(cost_of(self._pricer.request(design).but(device=self.device)), 0)
         return self._estimates[design]
 
 
 def _least_s(found: CostEstimate) -> tuple[float, float]:
-    """Least seconds of a prompt's FLOPs and of a decode step's bytes."""
+    """Minimum seconds for the FLOPs of a prompt, and for the bytes of a decode step, at the device's peaks."""
     return found.mfu["prefill"] * found.ttft_s, found.mbu["decode"] * found.metrics["itl_p50"].value
 
 
 def _tail_pairs(known: Sequence[tuple[Design, Mapping[str, float]]]) -> dict[str, list[tuple[Bounds, float]]]:
-    """Measured tails and the medians measured with them."""
+    """For each P99 metric, pairs of the measured median and the measured P99."""
     return {
         name: [((values[median], None, None), values[name]) for _, values in known if name in values]
         for name, median in TAILS.items()
@@ -462,7 +466,7 @@ def _tail_pairs(known: Sequence[tuple[Design, Mapping[str, float]]]) -> dict[str
 
 
 def open_sheet(spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]) -> SheetTarget:
-    """A device known by its data sheet or by a taught profile.
+    """Opens a device known by its data sheet or by a taught profile.
 
     Raises:
         SpecError: The runtime cannot serve designs of the space; the message names the field.
@@ -502,7 +506,7 @@ def sheet_target(spec: RunSpec, space: SearchSpace, bench: Bench | None = None) 
 
 
 def ambient_asked(spec: RunSpec) -> float | None:
-    """Ambient temperature of a run with limits on times under long load, 25 °C unless stated; None without such."""
+    """Ambient temperature for limits on times under sustained load, by default 25 °C; None without such limits."""
     if all(limit.metric != "tpot_sustained" for limit in spec.limits):
         return None
     return USUAL_C if spec.target.ambient_c is None else spec.target.ambient_c
@@ -514,7 +518,7 @@ def needs_energy(wanted: Iterable[Constraint | Objective]) -> bool:
 
 
 def stated(target: TargetSpec) -> DeviceProfile:
-    """A target's data sheet with the run's power and price, and with one CPU core per thread."""
+    """A target's data sheet with the power and price that the run file states, and one CPU core per thread."""
     sheet = target.named_sheet()
     if on_device(runtime_named(target.runtime), sheet).stack == CORES:
         sheet = with_cores(sheet, target.threads)

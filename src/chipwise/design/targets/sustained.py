@@ -1,6 +1,7 @@
-"""Limits on sustained speed: stated for a hot machine, checked on a cold one.
+"""Converts limits on sustained speed, which users state for a hot machine, to limits that a cold machine can check.
 
-``tpot_sustained: <= 3 ms`` on a machine that keeps two thirds of its speed is ``tpot_p50: <= 2 ms`` as it is measured.
+On a machine that keeps two thirds of its speed under load, ``tpot_sustained: <= 3 ms`` is measured as
+``tpot_p50: <= 2 ms``.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ SUSTAINED = "tpot_sustained"
 
 
 def with_cold_limits(spec: RunSpec, profile: MachineProfile) -> RunSpec:
-    """``spec`` with limits on sustained speed converted to limits on the cold median.
+    """Converts the limits on sustained speed in ``spec`` to limits on the median of a cold machine.
 
     Raises:
-        Unsupported: A limit needs sustained load, and the machine was never observed under sustained load.
+        Unsupported: There is a limit on sustained speed, but the machine was never observed under sustained load.
     """
     if SUSTAINED not in spec.constraints:
         return spec
     if profile.thermal is None:
         raise Unsupported(
-            f"constraints.{SUSTAINED}: how much of its speed {profile.machine.name} keeps under load is not known; "
-            f"run: chipwise calibrate --runtime {profile.runtime}, then: chipwise measure MODEL --sustained 10m"
+            f"constraints.{SUSTAINED}: it is not known how much of its speed {profile.machine.name} keeps under "
+            f"load; run: chipwise calibrate --runtime {profile.runtime}, then: chipwise measure MODEL --sustained 10m"
         )
     thermal, ambient_c = profile.thermal, spec.target.ambient_c
     if ambient_c is not None:
@@ -36,7 +37,7 @@ def with_cold_limits(spec: RunSpec, profile: MachineProfile) -> RunSpec:
 
 
 def cold(constraints: Mapping[str, object], thermal: Thermal) -> dict[str, object]:
-    """``constraints`` with limits on sustained speed converted to a cold machine."""
+    """Converts the limits on sustained speed in ``constraints`` to limits for a cold machine."""
     rest = {name: value for name, value in constraints.items() if name != SUSTAINED}
     restated: list[object] = []
     for limit in parse_constraints({SUSTAINED: constraints[SUSTAINED]}):

@@ -1,7 +1,7 @@
-"""Target: the device and runtime that will serve a model, with its predictions and measurements.
+"""The protocol of a target, the device and runtime that will serve a model: it predicts costs and may measure them.
 
-A search uses its target only through this protocol. The kinds are the rows of ``TARGETS``; the conformance suite is
-``api/testing/target_suite.py``.
+A search uses its target only through this protocol. ``TARGETS`` lists the kinds of targets; the conformance tests are
+in ``api/testing/target_suite.py``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from chipwise.errors import MeasurementError
 from chipwise.model.arch.design import Design
 from chipwise.model.space.search_space import Rows, SearchSpace
 
-SPREAD_DESIGNS = 16  # designs of the space for estimating the width of intervals
+SPREAD_DESIGNS = 16  # designs of the space from which the width of intervals is estimated
 
 TARGETS = Table(
     "target",
@@ -35,32 +35,32 @@ TARGETS = Table(
         "sheet": "chipwise.design.targets.sheet:open_sheet",
     },
 )
-"""``open(spec, space, folder, on_detail) -> Target`` by kind of device in ``target.device``."""
+"""For each kind of device in ``target.device``: ``open(spec, space, folder, on_detail) -> Target``."""
 
 
 class Target(Protocol):
-    """A device with a runtime, as a search uses it. Metrics are named as in ``design/limits.py``, in SI units."""
+    """A device with a runtime, as a search sees it. Metrics have the names in ``design/limits.py`` and SI units."""
 
     @property
     def measures(self) -> bool:
-        """Whether exported models can be measured there now; otherwise there are only predictions."""
+        """Whether exported models can be measured on the device now; if not, the target only predicts."""
         ...
 
     @property
     def title(self) -> str:
-        """The device's title."""
+        """The device's title, for reports."""
         ...
 
     @property
     def limits(self) -> tuple[Constraint, ...]:
-        """Limits of the device itself, such as its memory."""
+        """Limits that the device itself sets, such as its memory."""
         ...
 
     def with_sustained_limits(self, spec: RunSpec) -> RunSpec:
-        """``spec`` with limits on sustained speed converted to limits on the cold median.
+        """Converts the limits on sustained speed in ``spec`` to limits on the median of a cold device.
 
         Raises:
-            Unsupported: There is such a limit, and the device's behaviour under sustained load is unknown.
+            Unsupported: There is a limit on sustained speed, but the device's speed under sustained load is unknown.
         """
         ...
 
@@ -69,11 +69,11 @@ class Target(Protocol):
         ...
 
     def predict(self, design: Design) -> dict[str, Bounds]:
-        """Predicted value and 90 % interval of each metric; bounds are None if no interval was validated."""
+        """Predicted value and 90 % interval of each metric; the interval's ends are None if it was not validated."""
         ...
 
     def spreads(self, designs: Sequence[Design]) -> Mapping[str, float]:
-        """Standard deviation of ln(measured / predicted) by metric, for designs like these."""
+        """Maps each metric to the standard deviation of ln(measured / predicted) for designs like ``designs``."""
         ...
 
     def novelty(self, design: Design) -> float:
@@ -81,7 +81,7 @@ class Target(Protocol):
         ...
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
-        """Updates predictions with all measurements of the run so far; replaces earlier corrections."""
+        """Updates predictions with all measurements of the run so far; earlier corrections are replaced."""
         ...
 
     def measure(self, design: Design, folder: Path) -> Measurement:
@@ -93,14 +93,14 @@ class Target(Protocol):
         ...
 
     def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
-        """Measures exported files in alternation; a failed file has its error as result."""
+        """Measures exported files alternately; for a file that fails, the result is its error."""
         ...
 
 
 def limits_on_predictions(spec: RunSpec, space: SearchSpace, target: Target) -> tuple[Constraint, ...]:
-    """The run's and the device's limits for screening. Without measurements they are tightened by the run's confidence.
+    """The limits of the run and of the device, for screening; they are tightened if the target cannot measure.
 
-    A predicted value that keeps a tightened limit keeps the original limit with the run's confidence.
+    A predicted value within a tightened limit meets the original limit with the run's confidence.
     """
     limits = (*spec.limits, *target.limits)
     if target.measures:
@@ -109,13 +109,13 @@ def limits_on_predictions(spec: RunSpec, space: SearchSpace, target: Target) -> 
 
 
 def spreads_in(space: SearchSpace, target: Target, *, seed: int) -> Mapping[str, float]:
-    """The target's :meth:`Target.spreads` for a few designs of ``space``."""
+    """The target's :meth:`Target.spreads` for a few random designs of ``space``."""
     sample = space.sample(SPREAD_DESIGNS, np.random.default_rng([seed, 19]))
     return target.spreads([space.design(row) for row in sample])
 
 
 def kind_of(device: str) -> str:
-    """The key in ``TARGETS`` for ``device``."""
+    """The key in ``TARGETS`` for a device as named in a run file."""
     if device == "local":
         return "local"
     if device.startswith("ssh:"):
@@ -126,17 +126,17 @@ def kind_of(device: str) -> str:
 def open_target(
     spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None] = lambda detail: None
 ) -> Target:
-    """Opens the target of a run. Its calibration is stored in the run's folder.
+    """Opens the target of a run. A calibration is stored in the run's folder.
 
     Args:
         spec: The run.
-        space: Its space.
-        folder: Its folder.
+        space: The run's space.
+        folder: The run's folder.
         on_detail: Called with a description of the current step, if opening takes long.
 
     Raises:
-        UnknownName: There is no such device or runtime.
-        Unsupported: The runtime does not exist there, or cannot serve designs of the space.
+        UnknownName: The device or the runtime is unknown.
+        Unsupported: The device does not have the runtime, or the runtime cannot serve designs of the space.
     """
     opened: Callable[..., Target] = TARGETS.load(kind_of(spec.target.device))
     return opened(spec, space, folder, on_detail)

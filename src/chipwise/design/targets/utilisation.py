@@ -1,4 +1,4 @@
-"""MFU and MBU of designs: least seconds of a pass at the device's peak, as a share of predicted or measured ones."""
+"""MFU and MBU of designs: a pass's minimum seconds at the device's peak, divided by predicted or measured seconds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from chipwise.design.targets.chance import Bounds
 
 
 def share_within(least_s: float, seconds: Bounds) -> Bounds:
-    """The share of a time that the device needs at its peak, with the interval of the time; at most 1."""
+    """The minimum seconds at the device's peak divided by ``seconds`` (value and interval); at most 1."""
     value, low, high = (None if end is None else min(least_s / end, 1.0) for end in seconds)
     return (value, high, low)
 
 
 def measured_shares(predicted: Mapping[str, Bounds], measured: Mapping[str, float]) -> dict[str, float]:
-    """MFU and MBU at measured medians: the least seconds do not depend on whether a time is predicted or measured."""
+    """MFU and MBU at measured medians.
+
+    The minimum seconds are a predicted share times its predicted seconds; they do not depend on measurements.
+    """
     found = {}
     for name, median in zip(USED, ("ttft_p50", "tpot_p50"), strict=True):
         step = "itl_p50" if name == "mbu" and "itl_p50" in predicted else median

@@ -1,1 +1,1 @@
-"""Architectures as values: layers, blocks, weight formats, and the files that store them."""
+"""Architectures as frozen dataclasses: layers, blocks, weight formats, and the files that store them."""

@@ -1,6 +1,7 @@
-"""ArchSpec: a whole model. Pure values; no torch, no costs.
+"""ArchSpec: a whole model as a frozen dataclass. This module needs no torch and computes no costs.
 
-A model is a stem (a table of tokens, or patches of an image), layers that may all differ, a final norm and a head.
+A model consists of a stem (such as a token table, or the matrix that projects image patches), layers that may all
+differ, a final norm and a head.
 Extra heads for multi-token prediction are not modelled.
 """
 
@@ -24,10 +25,12 @@ from chipwise.model.kinds.sound.stem import SoundStem
 
 AStem = TypeVar("AStem", bound=Stem)
 AHead = TypeVar("AHead", bound=Head)
+KEPT = (*(each.name for each in fields(Trunk)), "name", "encoder", "encoder_d_model", "encoder_stem")
+"""Fields with the same name and value in a model and in its stored record."""
 
 
 def check_heads(d_model: int, heads: int, *, field: str = "heads") -> None:
-    """Checks that ``heads`` divides ``d_model``; call it where the head size is ``d_model / heads``.
+    """Checks that ``heads`` divides ``d_model``, for models whose head size is ``d_model / heads``.
 
     Raises:
         SpecError: ``heads`` does not divide ``d_model``.
@@ -52,7 +55,7 @@ class ArchSpec(Trunk, Result, Stored):
     head: Head = field(default_factory=LmHead)
     name: str = "model"
     encoder: tuple[Layer, ...] = ()  # layers that ``cross`` attends to; norms and embedding as in the decoder
-    encoder_d_model: int = 0  # 0: d_model; an encoder of another width has its own token table
+    encoder_d_model: int = 0  # 0: d_model; an encoder of a different width has its own token table
     encoder_stem: SoundStem | None = None  # stem of an encoder that reads sound instead of tokens
     towers: tuple[ArchSpec, ...] = ()  # encoders of images or sound; their heads make tokens for the decoder
 
@@ -62,7 +65,7 @@ class ArchSpec(Trunk, Result, Stored):
             positive(self, "encoder_d_model")
         for name in ("encoder_d_model", "encoder_stem"):
             if getattr(self, name) and not self.encoder:
-                raise SpecError("there is no encoder to have one", field=name)
+                raise SpecError("is set, but the model has no encoder", field=name)
         self.stem.check(self, self.head)
         self.head.check(self, self.stem)
         if not self.layers and not self.head.token_width:
@@ -74,41 +77,40 @@ class ArchSpec(Trunk, Result, Stored):
 
     def _check_towers(self) -> None:
         if self.towers and self.head.token_width:
-            raise SpecError("only a tower has one: a stem, no head, no towers of its own", field="projector")
+            raise SpecError("only a tower has a projector, and a tower cannot have towers", field="projector")
         for i, tower in enumerate(self.towers):
             if not tower.head.token_width:
                 raise SpecError("a tower needs a projector", field=f"towers[{i}].projector")
             if tower.head.token_width != self.d_model:
                 raise SpecError(
-                    f"gives tokens of {tower.head.token_width} values to a decoder of width {self.d_model}",
+                    f"gives tokens of {tower.head.token_width} values to a decoder of width {self.d_model}; "
+                    "both must be equal",
                     field=f"towers[{i}].projector.widths",
                 )
 
     def stem_as(self, kind: type[AStem]) -> AStem:
-        """The stem, checked to be a ``kind``.
+        """The stem, after a check that its class is ``kind``.
 
         Raises:
-            Unsupported: It is of another class.
+            Unsupported: The stem has a different class.
         """
         if not isinstance(self.stem, kind):
             raise Unsupported(f"{self.name} does not {kind.does}")
         return self.stem
 
     def head_as(self, kind: type[AHead]) -> AHead:
-        """The head, checked to be a ``kind``.
+        """The head, after a check that its class is ``kind``.
 
         Raises:
-            Unsupported: It is of another class.
+            Unsupported: The head has a different class.
         """
         if not isinstance(self.head, kind):
-            raise Unsupported(f"{self.name} has a head of {type(self.head).__name__}, not of {kind.__name__}")
+            raise Unsupported(f"{self.name} has a head of type {type(self.head).__name__}, not {kind.__name__}")
         return self.head
 
     def stored(self) -> ArchRecord:
-        """The record of the model that files store."""
-        kept = {each.name: getattr(self, each.name) for each in fields(Trunk)}
-        beside = ("name", "encoder", "encoder_d_model", "encoder_stem")
-        kept |= {name: getattr(self, name) for name in beside}
+        """This model as the record that is written to files."""
+        kept = {name: getattr(self, name) for name in KEPT}
         towers = tuple(tower.stored() for tower in self.towers)
         ends = {"vocab_size": 0, "tie_embeddings": self.tie_embeddings, **self.stem.record(), **self.head.record()}
         return ArchRecord(**{**kept, **ends, "towers": towers})
@@ -118,43 +120,34 @@ class ArchSpec(Trunk, Result, Stored):
         """The model that a stored record describes.
 
         Raises:
-            SpecError: Its fields contradict each other, or describe no model.
+            SpecError: The record's fields contradict each other or do not describe a model.
         """
         if not isinstance(record, ArchRecord):
-            raise TypeError(f"no record of a model: {type(record).__name__}")
-        kept = {each.name: getattr(record, each.name) for each in fields(Trunk)}
+            raise TypeError(f"must be the record of a model, not {type(record).__name__}")
+        kept = {name: getattr(record, name) for name in KEPT}
         towers = []
         for i, tower in enumerate(record.towers):
             try:
                 towers.append(cls.of_stored(tower))
             except SpecError as error:
                 raise error.inside(field=f"towers[{i}]") from None
-        found = cls(
-            **kept,
-            stem=record.stem_value(),
-            head=record.head_value(),
-            name=record.name,
-            encoder=record.encoder,
-            encoder_d_model=record.encoder_d_model,
-            encoder_stem=record.encoder_stem,
-            towers=tuple(towers),
-        )
+        found = cls(**kept, stem=record.stem_value(), head=record.head_value(), towers=tuple(towers))
         record.check_same(found.stored())
         return found
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the token table; 0 if the model reads no tokens."""
+        """Number of rows in the token table; 0 if the model reads no tokens."""
         return self.stem.vocab_size
 
     @property
     def tie_embeddings(self) -> bool:
-        """Whether the head reuses the token table. True also if the model has no matrix over a vocabulary."""
+        """Whether the head reuses the token table. True also for text models without an LM head."""
         return self.vocab_size > 0 and self.head.tied
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether a request is a text of any length (which may be continued), rather than one input of fixed size."""
+        """Whether a request is a text of any length, which a decoder can continue, and not one input of fixed size."""
         return self.vocab_size > 0
 
     @property
@@ -178,73 +171,73 @@ class ArchSpec(Trunk, Result, Stored):
         return replace(self, stem=self.stem.of_vocabulary(rows))
 
     def with_tied(self, tied: bool) -> ArchSpec:
-        """A copy whose head reuses the token table (tied) or has a separate matrix."""
+        """A copy whose head reuses the token table if ``tied``; otherwise, the head has its own matrix."""
         return replace(self, head=self.head.with_tied(tied))
 
     @property
     def image_tokens(self) -> int:
-        """Positions that one image takes in the layers; 0 if the model reads no images."""
+        """Number of sequence positions that one image occupies; 0 if the model reads no images."""
         return self.stem.image_tokens
 
     @property
     def crosses(self) -> bool:
-        """Whether only a question's words pass through the layers, and cross-attention reads the image's tokens."""
+        """Whether the layers process only the tokens of a question, and read the image's tokens by cross-attention."""
         return not self.encoder and any(layer.cross is not None for layer in self.layers)
 
     @property
     def request_tokens(self) -> int:
-        """Positions per request in the layers; 0 if requests have no fixed length."""
+        """Sequence length of a request in the layers; 0 if requests have no fixed length."""
         return self.stem.request_tokens - (self.image_tokens if self.crosses else 0)
 
     @property
     def outputs(self) -> int:
-        """Rows of the head's matrix: vocabulary size, number of classes, or 1 for scores."""
+        """Number of rows in the head's matrix: vocabulary size, number of classes, or 1 for scores."""
         return self.head.output_rows(self.stem)
 
     @property
     def reads(self) -> Reads:
-        """Unit of a request's cost: tokens, one image or sound, or (ranking) the request itself."""
+        """The unit in which costs are counted: a token, an image, a sound or (ranking models) a request."""
         return self.stem.reads
 
     @property
     def first_stem(self) -> Stem:
-        """The stem that reads a request: the encoder's own, if it has one."""
+        """The stem that reads a request: the encoder's own stem, if it has one, else the model's stem."""
         return self.stem if self.encoder_stem is None else self.encoder_stem
 
     @property
     def encoder_tokens(self) -> int:
-        """Encoder positions per request from the encoder's own stem; 0 if the encoder reads the prompt's tokens."""
+        """Length of the encoder's sequence if the encoder has its own stem; 0 if it reads the prompt's tokens."""
         return self.first_stem.request_tokens if self.encoder else 0
 
     @property
     def own_tokens(self) -> int:
-        """Positions of a request of fixed size, such as an image or a sound; 0 if requests are texts of any length."""
+        """Sequence length of a request with a fixed size, such as an image; 0 if requests are texts of any length."""
         return self.encoder_tokens or self.request_tokens
 
     @property
     def context(self) -> int | None:
-        """Most tokens of a prompt and its answer; None if requests are images or sound."""
+        """Maximum number of tokens of a prompt plus its answer; None if requests are images or sound."""
         return None if self.own_tokens else self.max_tokens
 
     def request_of(self, prompt_tokens: int, new_tokens: int) -> tuple[int, int]:
-        """Positions and new tokens of a request with such a prompt; whole inputs have positions of their own."""
+        """Input length and number of generated tokens of a request; images and sound have a fixed input length."""
         return self.own_tokens or prompt_tokens, self.stem.new_tokens(new_tokens)
 
     @property
     def sound_s(self) -> float | None:
-        """Seconds of sound in a request; None for models without an audio input in seconds."""
+        """Length of the sound in a request, in seconds; None for models that do not read sound."""
         return self.first_stem.seconds_heard
 
     @property
     def frames(self) -> int | None:
-        """Images in a request; None for models that do not read an image at a time."""
+        """1 for models that read one image per request; None for all other models."""
         return {"image": 1}.get(self.reads)
 
     def hearing(self, seconds: float) -> ArchSpec:
-        """A copy whose requests have ``seconds`` of sound.
+        """A copy whose requests contain ``seconds`` seconds of sound.
 
         Raises:
-            SpecError: The model does not take audio, or not so many seconds in one request.
+            SpecError: The model does not read sound, or ``seconds`` exceeds its maximum per request.
         """
         if self.encoder_stem is not None:
             return replace(self, encoder_stem=self.encoder_stem.hearing(seconds))
@@ -259,13 +252,13 @@ class ArchSpec(Trunk, Result, Stored):
         return self.encoder_d_model or self.d_model
 
     def encoding(self) -> ArchSpec:
-        """A copy with the encoder's width and stem, for computing the encoder."""
+        """The encoder as a model: a copy with the encoder's width and stem, and with no head."""
         if self.encoder_width == self.d_model and not self.encoder_tokens:
             return self
         return replace(self, d_model=self.encoder_width, stem=self.first_stem, head=States())
 
     def embedding_parameters(self) -> int:
-        """Parameters of the stem, the learned positions, and the head (if it is not tied to the token table)."""
+        """Number of parameters of the stem, the learned positions, and the head (0 for a tied head)."""
         ends = self.stem.parameters(self.d_model) + self.stem.layer_input_parameters(self)
         ends += self.head.parameters(self, self.stem)
         if self.positions == "learned":
@@ -278,7 +271,7 @@ class ArchSpec(Trunk, Result, Stored):
         return f"{self.name}, {self.parameters():,} parameters, {len(self.layers)} layers of width {self.d_model}"
 
     def rows(self) -> list[dict[str, object]]:
-        """One row per layer: its blocks and their parameters."""
+        """One row per layer: the classes of its blocks, and the layer whose weights it shares."""
         return [
             {
                 "layer": number,
@@ -290,11 +283,11 @@ class ArchSpec(Trunk, Result, Stored):
         ]
 
     def parameters(self) -> int:
-        """Trainable parameters; shared and tied ones are counted once."""
+        """Number of trainable parameters. Weights that several layers share, and tied weights, are counted once."""
         return self._parameters(active=False)
 
     def active_parameters(self) -> int:
-        """Parameters that one token uses (only its active experts); embedding tables count in full."""
+        """Number of parameters that one token uses. Only active experts are counted; embeddings count in full."""
         return self._parameters(active=True)
 
     def _parameters(self, *, active: bool) -> int:
@@ -307,7 +300,7 @@ class ArchSpec(Trunk, Result, Stored):
         return total + sum(tower.parameters() for tower in self.towers)
 
     def layer_parameters(self, layer: Layer, *, active: bool = False) -> int:
-        """Parameters of one layer with its norms; ``active`` leaves out experts that a token is not routed to."""
+        """Number of parameters of one layer and its norms. If ``active``, only active experts are counted."""
         total = layer.norms() * self.norm_parameters() * (2 if self.norm_place == "both" else 1)
         total += (layer.convs + layer.scale * len(tuple(layer.blocks()))) * self.d_model
         total += self.modulation_width(layer) * (self.d_model + 1)
@@ -326,11 +319,11 @@ class ArchSpec(Trunk, Result, Stored):
 
     @property
     def passes(self) -> int:
-        """Passes per request: a denoiser's steps (doubled if guided); 1 for other models."""
+        """Forward passes per request: a denoiser's steps (doubled with guidance); 1 for other models."""
         return self.head.passes
 
     def as_trained(self) -> ArchSpec:
-        """A copy whose head lacks the fields that do not affect training."""
+        """A copy whose head has default values for settings that do not affect training."""
         return replace(self, head=self.head.as_trained())
 
     @property

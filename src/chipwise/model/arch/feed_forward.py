@@ -20,7 +20,7 @@ class FeedForward:
     gated: bool = True
     bias: bool = False
     sub_norm: bool = later(False)  # a LayerNorm before the last matrix (EVA02)
-    groups: int = later(1)  # block-diagonal matrices of so many blocks: a feed-forward of each part of the channels
+    groups: int = later(1)  # blocks of block-diagonal matrices: one feed-forward per part of the channels
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -28,26 +28,26 @@ class FeedForward:
         if self.width % self.groups:
             raise SpecError(f"{self.groups} groups do not divide a width of {self.width}", field="groups")
         if self.sub_norm and self.groups > 1:
-            raise SpecError("a norm before the last matrix is not of grouped matrices", field="groups")
+            raise SpecError("a feed-forward with groups cannot have a norm before its last matrix", field="groups")
 
     def parameters(self, d_model: int) -> int:
-        """Weights and biases of the two or three projections, and of the norm before the last."""
+        """Weights and biases of the two or three projections, and of the norm before the last projection."""
         matrices = 3 if self.gated else 2
         biases = (self.width * (matrices - 1) + d_model) if self.bias else 0
         return matrices * d_model * self.width // self.groups + biases + 2 * self.width * self.sub_norm
 
     def one_group(self) -> FeedForward:
-        """The feed-forward of one group, which reads and writes its part of the channels."""
+        """The feed-forward of one group, which reads and writes only that group's channels."""
         return replace(self, width=self.width // self.groups, groups=1)
 
     def active_parameters(self, d_model: int) -> int:
-        """Parameters that one token uses: all."""
+        """Number of parameters that one token uses, which is all of them."""
         return self.parameters(d_model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureOfExperts:
-    """``experts`` feed-forwards, ``active`` of which process each token; ``shared`` ones process all tokens."""
+    """A mixture of experts: each token uses ``active`` of ``experts`` experts, and a shared expert if there is one."""
 
     experts: int
     active: int
@@ -62,9 +62,9 @@ class MixtureOfExperts:
         check_fields(self)
         positive(self, "experts", "active")
         if self.active > self.experts:
-            raise SpecError(f"{self.active} of {self.experts} experts cannot be picked", field="active")
+            raise SpecError(f"must be at most the number of experts, {self.experts}, not {self.active}", field="active")
         if self.shared_gate and self.shared is None:
-            raise SpecError("there is no shared expert to scale", field="shared_gate")
+            raise SpecError("needs a shared expert, because the gate scales its output", field="shared_gate")
         if self.latent_size is not None:
             positive(self, "latent_size")
 

@@ -1,10 +1,11 @@
 """The weight formats of a whole model as one text: ``int8``, or ``int4/int8/int4 head:int8`` if layers differ.
 
-Exceptions for single matrices follow, as in ``fp32 0.up:int8 1.qkv:int8``: layer number, one of :data:`MATRICES`,
-format. ``projection`` is the matrix after embedding tables or patches; it has the head's format unless listed.
+Exceptions for single matrices follow, as in ``fp32 0.up:int8 1.qkv:int8``. Each exception has a layer's number, one of
+:data:`MATRICES` and a format. The matrix ``projection`` is in the stem: it projects embeddings or patches to the
+model's width. Unless it is listed, it has the head's format.
 
 Files, trials and reports hold this text. It is canonical: if all layers and the head have the same format, the text is
-that format; if only all layers do, it is like ``int4 head:int8``.
+that format; if only the layers have the same format, it looks like ``int4 head:int8``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MATRICES = {
     "cross": {"q": "cross.q", **dict.fromkeys(("kv", "k", "v"), "cross.kv"), "out": "cross.out"},
     "ffn": {**dict.fromkeys(("into", "gate", "up"), "up"), "down": "down"},
 }
-"""By block: the matrix that each weight belongs to. Weights with the same input form one matrix, with one format."""
+"""The matrix that each weight of a block belongs to. Weights with the same input form one matrix with one format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class WeightFormats:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Every format in use, the head's first."""
+        """All formats in use; the head's format comes first."""
         return tuple(dict.fromkeys((self.head, *self.layers, *(form for _, form in self.matrices))))
 
     def of(self, matrix: str) -> str:
@@ -51,12 +52,12 @@ class WeightFormats:
         return dict(self.matrices).get(matrix) or self.usual(matrix)
 
     def usual(self, matrix: str) -> str:
-        """The format of a matrix that ``matrices`` does not list."""
+        """The format of a matrix that ``matrices`` does not list: its layer's format or, outside layers, the head's."""
         number, layer, _ = matrix.partition(".")
         return self.layers[int(number)] if layer else self.head
 
     def with_matrices(self, formats: Mapping[str, str]) -> WeightFormats:
-        """A copy with these formats of single matrices; formats equal to the layer's are dropped.
+        """A copy in which single matrices have these formats; entries that equal the layer's format are dropped.
 
         Raises:
             SpecError: There is no such matrix.
@@ -68,9 +69,11 @@ class WeightFormats:
             if name == PROJECTION:
                 continue
             if not layer or not number.isdecimal() or matrix not in known:
-                raise SpecError(f"{short(name)} is no matrix; {nearest(matrix or name, known)}", field="weights")
+                raise SpecError(
+                    f"the model has no matrix {short(name)}; {nearest(matrix or name, known)}", field="weights"
+                )
             if int(number) >= layers:
-                raise SpecError(f"{short(name)}: the model has {layers} layers, from 0 on", field="weights")
+                raise SpecError(f"{short(name)}: the model only has {layers} layers, numbered from 0", field="weights")
         kept = {name: form for name, form in formats.items() if form != self.usual(name)}
         return WeightFormats(layers=self.layers, head=self.head, matrices=tuple(sorted(kept.items())))
 
@@ -97,7 +100,7 @@ def matrix_of(name: str) -> str | None:
 
 
 def by_matrix(formats: Mapping[str, str], layers: int, *, others: str = "fp32") -> WeightFormats:
-    """The formats of a model in which ``formats`` lists some matrices (including ``head``); the others have ``others``.
+    """The formats of a model: those in ``formats`` for the matrices listed there, ``others`` for all other matrices.
 
     >>> str(by_matrix({"head": "int8", "1.up": "int8"}, 2))
     'fp32 head:int8 1.up:int8 projection:fp32'
@@ -108,7 +111,7 @@ def by_matrix(formats: Mapping[str, str], layers: int, *, others: str = "fp32") 
 
 
 def mixed(text: str) -> bool:
-    """Whether ``text`` has separate formats for layers, head or single matrices."""
+    """Whether ``text`` states more than one format (for layers, the head or single matrices)."""
     return " " in text
 
 
@@ -124,7 +127,7 @@ def renamed(text: str, rename: Callable[[str], str]) -> str:
 
 
 def formats_word(layers: Iterable[str], head: str) -> str:
-    """The text for these formats.
+    """The text that states these formats.
 
     >>> formats_word(["int4", "int8"], "int8"), formats_word(["int8", "int8"], "int8")
     ('int4/int8 head:int8', 'int8')
@@ -137,7 +140,7 @@ def read_formats(text: str, layers: int) -> WeightFormats:
     """Parses the formats ``text`` for a model with ``layers`` layers.
 
     Raises:
-        SpecError: The number of layers differs, or no model has such a matrix.
+        SpecError: ``text`` states formats for a different number of layers, or for a matrix that no model has.
         UnknownName: A format is not known.
     """
     each, *others = text.split(" ")
@@ -149,5 +152,5 @@ def read_formats(text: str, layers: int) -> WeightFormats:
     if len(named) == 1:
         named *= layers
     if len(named) != layers:
-        raise SpecError(f"{short(text)} names formats of {len(named)} layers; the model has {layers}", field="weights")
+        raise SpecError(f"{short(text)} lists formats for {len(named)} layers; the model has {layers}", field="weights")
     return WeightFormats(layers=tuple(named), head=head or each).with_matrices(rest)

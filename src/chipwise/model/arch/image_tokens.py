@@ -1,8 +1,8 @@
-"""Number of vision-tower passes and of decoder tokens per image, by each model's own rule.
+"""Number of vision-tower passes and of decoder tokens per image, by the rule of each model family.
 
 References:
-    The processors of transformers 5 (``processing_*.py`` and ``image_processing_*.py`` of each family), which decide
-    both; the tests compare with them where they are installed.
+    The processors of transformers 5 (``processing_*.py`` and ``image_processing_*.py`` of each family), which define
+    these rules. The tests compare the results with the processors where transformers is installed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.sound.stem import LONGEST_S, SoundStem
 
-MOST_PIXELS = 100_000  # on a side
+MOST_PIXELS = 100_000  # largest side of an image
 THIN = 200  # largest ratio of the sides; more is treated as a mistake
 SLACK = 1.1  # factor per side by which an image may exceed the bound before LLaVA-OneVision shrinks it
 LARGEST_SIDE = 4096  # pixels; Idefics 3 cuts no larger image
@@ -25,7 +25,7 @@ LARGEST_SIDE = 4096  # pixels; Idefics 3 cuts no larger image
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """The size of one image (or sound) as input: tower passes, positions per pass, and resulting decoder tokens."""
+    """How a tower reads one image or sound: number of passes, positions per pass, and tokens for the decoder."""
 
     passes: int
     positions: int  # per pass
@@ -33,30 +33,30 @@ class Read:
 
 
 def image_tokens(tower: ArchSpec, *, height: int, width: int) -> Read:
-    """Passes, positions and tokens of an image of ``height`` by ``width`` pixels in ``tower``.
+    """How ``tower`` reads an image of ``height`` by ``width`` pixels.
 
     Raises:
-        SpecError: The size is not from 1 to 100,000, or one side is over 200 times the other.
-        Unsupported: The model is no tower that sees.
+        SpecError: A side is not from 1 to 100,000 pixels, or one side is over 200 times as long as the other.
+        Unsupported: The model is not a tower that reads images.
     """
     for name, value in (("height", height), ("width", width)):
         if not 1 <= value <= MOST_PIXELS:
             raise SpecError(f"must be from 1 to {MOST_PIXELS:,} pixels, not {value}", field=f"image_size.{name}")
     if max(height, width) > THIN * min(height, width):
-        raise SpecError(f"{height} x {width} is over {THIN} times as long as wide", field="image_size")
+        raise SpecError(f"{height} x {width}: one side is over {THIN} times as long as the other", field="image_size")
     projector = tower.head_as(Projector)
     return RULES[projector.tiling](tower.stem_as(ImageStem), projector, height, width)
 
 
 def sound_tokens(tower: ArchSpec, *, seconds: float) -> Read:
-    """Passes, positions and tokens of ``seconds`` of sound in ``tower``, in fixed windows padded with silence.
+    """How ``tower`` reads ``seconds`` seconds of sound, in windows of fixed length that are padded with silence.
 
     Raises:
-        SpecError: ``seconds`` is not above zero, or more than the model reads.
+        SpecError: ``tower`` reads no sound, or ``seconds`` is not above 0 or is more than the model reads.
     """
     projector = tower.head_as(Projector)
     if projector.tiling in RULES:
-        raise SpecError(f"{tower.name} is no tower that hears", field="towers")
+        raise SpecError(f"{tower.name} is not a tower that reads sound", field="towers")
     stem = tower.stem_as(SoundStem)
     if not 0 < seconds <= LONGEST_S:
         raise SpecError(f"must be above 0 and at most a day, not {seconds}", field="audio_s")
@@ -71,17 +71,16 @@ def sound_tokens(tower: ArchSpec, *, seconds: float) -> Read:
 
 
 def _each(stem: ImageStem, projector: Projector) -> int:
-    """Tokens on each side after one pass over an image of the tower's own size."""
+    """Side of the square grid of tokens that one pass makes from an image of the tower's own size."""
     return stem.grid // projector.pool // projector.join
 
 
 def _whole(stem: ImageStem, projector: Projector, height: int, width: int) -> Read:
-    each = _each(stem, projector) ** 2
-    return Read(passes=1, positions=stem.tokens, tokens=each + projector.marks)
+    return _tiled(stem, projector, 1, 1)
 
 
 def _native(stem: ImageStem, projector: Projector, height: int, width: int) -> Read:
-    """Tiling ``native``: both sides are rounded to whole tokens and scaled into the pixel bounds."""
+    """Tiling ``native``: each side is rounded to whole tokens. An image with too many or too few pixels is scaled."""
     factor = stem.patch * projector.join * projector.pool
     rows, columns = round(height / factor), round(width / factor)
     pixels = rows * columns * factor**2
@@ -97,7 +96,10 @@ def _native(stem: ImageStem, projector: Projector, height: int, width: int) -> R
 
 
 def _longest(stem: ImageStem, projector: Projector, height: int, width: int) -> Read:
-    """Tiling ``longest``: rows of tiles with marker tokens, a newline token after each row, and the whole image."""
+    """Tiling ``longest``: scales the longest side to a fixed size, then cuts the image into tiles.
+
+    With several tiles, the whole image is also read, and a newline token follows each row of tiles.
+    """
     ratio, most = width / height, min(projector.longest, LARGEST_SIDE)
     if width >= height:
         width, height = projector.longest, _even(int(projector.longest / ratio))
@@ -106,11 +108,8 @@ def _longest(stem: ImageStem, projector: Projector, height: int, width: int) -> 
         width, height = _even(int(projector.longest * ratio)), projector.longest
         width, height = (int(most * ratio), most) if height > most else (width, height)
     rows, columns = (max(1, math.ceil(side / stem.image_size)) for side in (height, width))
-    each = _each(stem, projector) ** 2
-    if rows * columns == 1:
-        return Read(passes=1, positions=stem.tokens, tokens=each + projector.marks)
-    tiles = rows * columns * (each + projector.tile_marks) + rows
-    return Read(passes=rows * columns + 1, positions=stem.tokens, tokens=tiles + each + projector.marks)
+    found = _tiled(stem, projector, rows, columns)
+    return replace(found, tokens=found.tokens + rows) if found.passes > 1 else found
 
 
 def _even(side: int) -> int:
@@ -124,7 +123,10 @@ def _grids(tiles: int) -> list[tuple[int, int]]:
 
 
 def _ratio(stem: ImageStem, projector: Projector, height: int, width: int) -> Read:
-    """Tiling ``ratio``: the grid of closest aspect ratio; on a tie, the larger one if the image fills half of it."""
+    """Tiling ``ratio``: the grid whose aspect ratio is closest to the image's.
+
+    On a tie, a larger grid wins if the image has more than half as many pixels as the grid.
+    """
     side, best, nearest = stem.image_size, (1, 1), math.inf
     for rows, columns in _grids(projector.tiles):
         off = abs(width / height - columns / rows)
@@ -134,7 +136,10 @@ def _ratio(stem: ImageStem, projector: Projector, height: int, width: int) -> Re
 
 
 def _canvas(stem: ImageStem, projector: Projector, height: int, width: int) -> Read:
-    """Tiling ``canvas``: the grid that needs the least enlargement, else least reduction; on a tie, the smallest."""
+    """Tiling ``canvas``: the grid that enlarges the image least or, if all grids shrink the image, shrinks it least.
+
+    On a tie, the grid with the fewest tiles wins.
+    """
     side = stem.image_size
     scales = {grid: min(grid[0] * side / height, grid[1] * side / width) for grid in _grids(projector.tiles)}
     larger = [scale for scale in scales.values() if scale >= 1]
@@ -144,7 +149,7 @@ def _canvas(stem: ImageStem, projector: Projector, height: int, width: int) -> R
 
 
 def _tiled(stem: ImageStem, projector: Projector, rows: int, columns: int) -> Read:
-    """A grid of tiles with marker tokens, plus the whole image; a single tile is the whole image."""
+    """Reads each tile in one pass, and with several tiles also the whole image in one pass. Adds marker tokens."""
     each, tiles = _each(stem, projector) ** 2, rows * columns
     if tiles == 1:
         return Read(passes=1, positions=stem.tokens, tokens=each + projector.marks)
@@ -153,7 +158,10 @@ def _tiled(stem: ImageStem, projector: Projector, rows: int, columns: int) -> Re
 
 
 def _pinpoints(stem: ImageStem, projector: Projector, height: int, width: int) -> Read:
-    """Tiling ``pinpoints``: the size that keeps most pixels with least padding, newlines, and the whole image."""
+    """Tiling ``pinpoints``: scales the image to one of the listed sizes, then reads the tiles and the whole image.
+
+    The chosen size keeps the most pixels; on a tie, it needs the least padding.
+    """
     side, each = stem.image_size, _each(stem, projector)
 
     def kept_and_wasted(pinpoint: tuple[int, ...]) -> tuple[int, int]:

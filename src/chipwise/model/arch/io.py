@@ -1,4 +1,4 @@
-"""ArchSpec to and from plain data, JSON and YAML files."""
+"""Converts an ArchSpec to and from plain data, JSON files and YAML files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEMA = "chipwise.arch/1"
 
 
 def to_data(spec: ArchSpec) -> dict[str, Any]:
-    """``spec`` as JSON data, with its schema version."""
+    """Converts ``spec`` to plain data for JSON, including the schema version."""
     return {"schema": SCHEMA, **plain(spec)}
 
 
@@ -22,14 +22,14 @@ def from_data(data: object, *, file: str | None = None) -> ArchSpec:
     """The ArchSpec that ``data`` describes.
 
     Raises:
-        SpecError: An unknown schema or field, or an impossible model.
+        SpecError: The schema or a field is unknown, or the fields contradict each other.
     """
     if not isinstance(data, dict):
-        raise SpecError("a model is a mapping of fields", file=file)
+        raise SpecError("a model must be a mapping of fields", file=file)
     fields = dict(data)
     schema = fields.pop("schema", SCHEMA)
     if schema != SCHEMA:
-        raise SpecError(f"{schema!r} is not known; this version reads {SCHEMA}", file=file, field="schema")
+        raise SpecError(f"unknown schema {schema!r}; this version reads {SCHEMA}", file=file, field="schema")
     return build(ArchSpec, fields, file=file)
 
 

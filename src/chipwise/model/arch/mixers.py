@@ -1,8 +1,8 @@
-"""Blocks that mix positions: attention, latent attention, two recurrences with fixed-size state, and convolutions.
+"""Blocks that mix sequence positions: attention, latent attention, two recurrences and convolutions.
 
-Each block counts its parameters (including biases and inner norms) and the values it keeps between passes:
-``cache_values`` grow with the number of tokens and have the KV cache's format; ``state_values`` have a fixed size and
-the state's format.
+Each block has methods that return its number of parameters (including biases and inner norms) and the number of values
+that it keeps between passes. The number ``cache_values`` grows with the number of tokens; these values are stored in
+the KV cache's format. The number ``state_values`` is fixed; these values are stored in the state's format.
 
 References:
     Latent attention: DeepSeek-V2, arXiv:2405.04434. Gated delta: arXiv:2412.06464, as in Qwen3-Next.
@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from chipwise.core.fields import check_fields, later, positive
+from chipwise.core.fields import check_fields, later, not_negative, positive
 from chipwise.errors import SpecError
 
 
@@ -62,34 +62,37 @@ class Attention:
                 positive(self, name)
         if self.square is not None and (self.causal or self.window is not None or self.chunk is not None):
             raise SpecError(
-                "square windows are for images: they need causal: false and neither window nor chunk", field="square"
+                "square windows are for images: set `causal: false`, and leave out `window` and `chunk`", field="square"
             )
         if self.softcap is not None and self.softcap <= 0:
             raise SpecError(f"must be above 0, not {self.softcap}", field="softcap")
-        if self.relative_buckets < 0:
-            raise SpecError(f"must be at least 0, not {self.relative_buckets}", field="relative_buckets")
+        not_negative(self, "relative_buckets")
         if self.window is not None and self.chunk is not None:
             raise SpecError("attention has a window or chunks, not both", field="chunk")
         if self.pointwise and self.gate:
-            raise SpecError("pointwise attention has a gate of its own", field="gate")
+            raise SpecError("pointwise attention always has a gate; leave this field out", field="gate")
 
     @property
     def query_width(self) -> int:
-        """Width of all query heads together."""
+        """Total width of all query heads."""
         return self.heads * self.head_size
 
     @property
     def kv_width(self) -> int:
-        """Width of all key heads together (all value heads have the same)."""
+        """Total width of all key heads, which equals that of all value heads."""
         return self.kv_heads * self.head_size
 
     @property
     def projected_kv_width(self) -> int:
-        """Width of the key and value projections together; only the keys' if values are computed from them."""
+        """Total width of the key and value projections.
+
+        If the keys also serve as values, it is the width of the key projection alone. It is 0 if the block reads the
+        cache of an earlier layer.
+        """
         return 0 if self.reuses_cache else self.kv_width * (1 if self.values_from_keys else 2)
 
     def parameters(self, d_model: int) -> int:
-        """Parameters of the projections, q/k norms, gate, sinks and position biases."""
+        """Number of parameters of the projections, q/k norms, gate, sinks and position biases."""
         q, new = self.query_width, self.projected_kv_width
         weights = d_model * (q + new) + q * d_model + (d_model * q if self.gate or self.pointwise else 0)
         biases = (q + new + (q if self.pointwise else 0) if self.qkv_bias else 0) + (d_model if self.out_bias else 0)
@@ -108,13 +111,16 @@ class Attention:
         return own + query + (0 if self.reuses_cache else key)
 
     def cache_values(self, tokens: int) -> int:
-        """Keys and values of ``tokens`` positions, or only of the last window or chunk if attention has one."""
+        """Number of cached key and value elements for ``tokens`` positions.
+
+        A window or chunk limits the number of positions that are cached.
+        """
         if not self.causal or self.reuses_cache:
             return 0
         return 2 * self.kv_width * min(tokens, self.window or self.chunk or tokens)
 
     def state_values(self) -> int:
-        """0: everything it keeps grows with the number of tokens."""
+        """Returns 0: attention has no state of fixed size, only a KV cache."""
         return 0
 
 
@@ -122,8 +128,8 @@ class Attention:
 class LatentAttention:
     """Multi-head latent attention: keys and values of all heads are computed from one small cached vector per token.
 
-    A query or key has ``nope_size`` values without positions and ``rope_size`` rotary ones; the heads' keys share the
-    rotary values.
+    A query or key of a head has ``nope_size`` values without positions and ``rope_size`` rotary values. The keys of all
+    heads share the same rotary values.
     """
 
     heads: int
@@ -142,11 +148,11 @@ class LatentAttention:
 
     @property
     def query_width(self) -> int:
-        """Width of all query heads together."""
+        """Total width of all query heads."""
         return self.heads * (self.nope_size + self.rope_size)
 
     def parameters(self, d_model: int) -> int:
-        """Parameters of the projections to and from the latents, their norms, and the output projection."""
+        """Number of parameters of the projections to and from the latents, their norms, and the output projection."""
         if self.q_rank is None:
             queries = d_model * self.query_width
         else:
@@ -158,17 +164,20 @@ class LatentAttention:
         return queries + latent + expand + out + bias
 
     def cache_values(self, tokens: int) -> int:
-        """The latent and the shared rotary key of each position, once for all heads."""
+        """Number of cached values for ``tokens`` positions: one latent and one rotary key each, shared by all heads."""
         return (self.kv_rank + self.rope_size) * tokens
 
     def state_values(self) -> int:
-        """0: everything it keeps grows with the number of tokens."""
+        """Returns 0: attention has no state of fixed size, only a KV cache."""
         return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatedDelta:
-    """Gated delta rule: linear attention with a decaying, corrected state (key_size, value_size) per head."""
+    """Gated delta rule: linear attention with a state (key_size, value_size) per head.
+
+    The state decays, and each token corrects it.
+    """
 
     key_heads: int
     value_heads: int
@@ -180,35 +189,35 @@ class GatedDelta:
         check_fields(self)
         positive(self, "key_heads", "value_heads", "key_size", "value_size", "conv")
         if self.value_heads % self.key_heads:
-            raise SpecError(f"{self.key_heads} key heads do not divide {self.value_heads}", field="key_heads")
+            raise SpecError(f"{self.key_heads} heads do not divide {self.value_heads} value heads", field="key_heads")
 
     @property
     def key_width(self) -> int:
-        """Width of all key heads together (all query heads have the same)."""
+        """Total width of all key heads, which equals that of all query heads."""
         return self.key_heads * self.key_size
 
     @property
     def value_width(self) -> int:
-        """Width of all value heads together."""
+        """Total width of all value heads."""
         return self.value_heads * self.value_size
 
     @property
     def conv_width(self) -> int:
-        """Channels of the convolution: queries, keys and values."""
+        """Number of channels of the convolution: queries, keys and values."""
         return 2 * self.key_width + self.value_width
 
     def parameters(self, d_model: int) -> int:
-        """Parameters of projections (q, k, v, gate, two scalars per head, output), convolution, decay and norm."""
+        """Number of parameters: projections (q, k, v, gate, two scalars per head, output), convolution, decay, norm."""
         into = d_model * (self.conv_width + self.value_width + 2 * self.value_heads)
         decay = 2 * self.value_heads  # decay rate and step bias per head
         return into + self.conv_width * self.conv + decay + self.value_size + self.value_width * d_model
 
     def cache_values(self, tokens: int) -> int:
-        """0: the state has a fixed size."""
+        """Returns 0: the block has no KV cache, only a state of fixed size."""
         return 0 * tokens
 
     def state_values(self) -> int:
-        """The state of each head and the last inputs of the convolution."""
+        """Number of values in the states of all heads and in the convolution's last inputs."""
         return self.value_heads * self.key_size * self.value_size + self.conv_width * (self.conv - 1)
 
 
@@ -232,31 +241,31 @@ class Mamba2:
 
     @property
     def inner_width(self) -> int:
-        """Width of all heads together."""
+        """Total width of all heads."""
         return self.heads * self.head_size
 
     @property
     def conv_width(self) -> int:
-        """Channels of the convolution: inputs, B and C."""
+        """Number of channels of the convolution: inputs, B and C."""
         return self.inner_width + 2 * self.groups * self.state_size
 
     @property
     def in_width(self) -> int:
-        """Columns of the input projection: gate, the convolution's channels, and a step size per head."""
+        """Output width of the input projection: gate, the convolution's channels, and a step size per head."""
         return self.inner_width + self.conv_width + self.heads
 
     def parameters(self, d_model: int) -> int:
-        """Parameters of the projections, convolution, three scalars per head (decay, step bias, skip) and the norm."""
+        """Number of parameters: projections, convolution, three scalars per head (decay, step bias, skip), norm."""
         conv = self.conv_width * (self.conv + self.conv_bias)
         biases = self.in_width + d_model if self.bias else 0
         return d_model * (self.in_width + self.inner_width) + biases + conv + 3 * self.heads + self.inner_width
 
     def cache_values(self, tokens: int) -> int:
-        """0: the state has a fixed size."""
+        """Returns 0: the block has no KV cache, only a state of fixed size."""
         return 0 * tokens
 
     def state_values(self) -> int:
-        """The state of each head and the last inputs of the convolution."""
+        """Number of values in the states of all heads and in the convolution's last inputs."""
         return self.inner_width * self.state_size + self.conv_width * (self.conv - 1)
 
 
@@ -273,16 +282,16 @@ class ShortConv:
         positive(self, "width", "taps")
 
     def parameters(self, d_model: int) -> int:
-        """Parameters of both projections and the filter."""
+        """Number of parameters of both projections and the filter."""
         biases = 4 * self.width + d_model if self.bias else 0
         return 4 * d_model * self.width + self.taps * self.width + biases
 
     def cache_values(self, tokens: int) -> int:
-        """0: the state has a fixed size."""
+        """Returns 0: the block has no KV cache, only a state of fixed size."""
         return 0 * tokens
 
     def state_values(self) -> int:
-        """The last inputs of the convolution."""
+        """Number of values in the convolution's last inputs."""
         return self.width * (self.taps - 1)
 
 
@@ -304,16 +313,16 @@ class ConvModule:
         positive(self, "taps")
 
     def parameters(self, d_model: int) -> int:
-        """Parameters of two matrices, the filter and the norm."""
+        """Number of parameters of the two matrices, the filter and the norm."""
         biases = 4 * d_model if self.bias else 0
         return 3 * d_model * d_model + self.taps * d_model + 2 * d_model + biases
 
     def cache_values(self, tokens: int) -> int:
-        """0: the filter looks ahead, so no text is generated with it."""
+        """Returns 0: models with this block do not generate text, because the filter reads later positions."""
         return 0 * tokens
 
     def state_values(self) -> int:
-        """0: nothing is kept."""
+        """Returns 0: the block keeps nothing between passes."""
         return 0
 
 

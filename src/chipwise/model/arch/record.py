@@ -1,6 +1,7 @@
-"""How files store a model: flat fields, of which each kind of model uses some.
+"""The form in which files store a model: flat fields, of which each kind of model uses only some.
 
-The fields and their defaults enter every model's digest, so none may change; new fields are marked ``later``.
+The fields and their defaults enter every model's digest, so no existing field or default may change. New fields
+are marked ``later``: at their default they do not enter the digest.
 """
 
 from __future__ import annotations
@@ -66,16 +67,11 @@ class ArchRecord:
         """
         if isinstance(self.stem, ImageStem) and self.question is not None:
             if self.projector is None:
-                raise SpecError("the image of a question needs one", field="projector")
+                raise SpecError("a model that answers questions about images needs a projector", field="projector")
             return QuestionStem(image=self.stem, question=self.question, projector=self.projector)
         if self.stem is not None:
             return self.stem
-        return Tokens(
-            vocab_size=self.vocab_size,
-            token_types=self.token_types,
-            extra_positions=self.extra_positions,
-            layer_inputs=self.layer_inputs,
-        )
+        return Tokens(**{each.name: getattr(self, each.name) for each in fields(Tokens)})
 
     def head_value(self) -> Head:
         """The head that the fields describe.
@@ -98,10 +94,10 @@ class ArchRecord:
         """Checks that these fields equal ``found``, the record of the model built from them.
 
         Raises:
-            SpecError: A field belongs to another kind of model.
+            SpecError: A field is set that this model's stem and head do not use.
         """
         ignored = {"tie_embeddings", "towers"}  # tying has no effect without a matrix over a vocabulary
         for field in fields(self):
             given, kept = getattr(self, field.name), getattr(found, field.name)
             if field.name not in ignored and given != kept:
-                raise SpecError(f"does not go with the stem and the head ({self.head}) of this model", field=field.name)
+                raise SpecError(f"does not fit the stem and the head ({self.head}) of this model", field=field.name)

@@ -1,7 +1,8 @@
 """The trunk of a model (layers, norms, positions), and the base classes of its stem and head.
 
-A stem turns the input into positions; a head turns the last states into the output. Each kind of model has subclasses
-of :class:`Stem` and :class:`Head`; those that several kinds use are in :mod:`chipwise.model.arch.ends`.
+A stem turns the input into a sequence of states; a head turns the last layer's states into the output. Each kind of
+model has subclasses of :class:`Stem` and :class:`Head`; those that several kinds use are in
+:mod:`chipwise.model.arch.ends`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
 from chipwise.core.arrays import Count
-from chipwise.core.fields import check_fields, positive
+from chipwise.core.fields import check_fields, not_negative, positive
 from chipwise.errors import SpecError, short
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -22,23 +23,23 @@ NormPlace = Literal["pre", "post", "both"]
 Pooling = Literal["first", "mean", "last", "attention"]
 Reads = Literal["token", "image", "sound", "request"]
 
-LAST = "a question, and only it, is answered by the last position: pooling: last"
+LAST = "a model that answers questions about images needs `pooling: last`; other models cannot have it"
 MOST_LAYERS = 10_000  # ten times the deepest published transformer (DeepNet, arXiv:2203.00555)
 
 
 def check_depth(depth: int, *, field: str) -> None:
-    """Checks a number of layers before they are built.
+    """Checks that ``depth``, a number of layers, is not too large.
 
     Raises:
         SpecError: There are more than ``MOST_LAYERS``.
     """
     if depth > MOST_LAYERS:
-        raise SpecError(f"at most {MOST_LAYERS:,} layers are handled, not {short(depth)}", field=field)
+        raise SpecError(f"at most {MOST_LAYERS:,} layers are supported, not {short(depth)}", field=field)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Trunk:
-    """Layers (every one may be different), their norms and positions."""
+    """A stack of layers, which may all differ, with their norms and position embeddings."""
 
     d_model: int
     layers: tuple[Layer, ...]
@@ -58,106 +59,110 @@ class Trunk:
     def __post_init__(self) -> None:
         check_fields(self)
         positive(self, "d_model", "max_tokens")
-        if self.norm_eps < 0:
-            raise SpecError(f"must be at least 0, not {self.norm_eps}", field="norm_eps")
+        not_negative(self, "norm_eps")
         if self.rope_theta <= 0:
             raise SpecError(f"must be above 0, not {self.rope_theta}", field="rope_theta")
         if self.norm == "rmsnorm" and self.norm_bias:
-            raise SpecError("RMSNorm has no bias; use norm: layernorm", field="norm_bias")
+            raise SpecError("RMSNorm has no bias; use `norm: layernorm`", field="norm_bias")
 
     def owned_layers(self) -> Iterable[tuple[int, Layer]]:
-        """The layers that own their weights, with their numbers; without the encoder's layers."""
+        """Yields each layer that has its own weights, as a pair (number, layer). Encoder layers are not included."""
         return ((i, layer) for i, layer in enumerate(self.layers) if layer.shares is None)
 
     def norm_parameters(self) -> int:
-        """Parameters of one norm over the model's width."""
+        """Number of parameters of one norm over the model's width."""
         return self.d_model * (self.norm_weight + self.norm_bias)
 
 
 class Stem:
-    """Turns a model's input into positions. Subclasses override what differs from these defaults."""
+    """Turns a model's input into a sequence of states. Subclasses override what differs from these defaults."""
 
     __slots__ = ()
     reads: ClassVar[Reads]
-    does: ClassVar[str]  # what its models do, in messages
-    calibration: ClassVar[str] = ""  # the suffix of the profile that prices its models on a calibrated machine
+    does: ClassVar[str]  # what models with this stem do, for messages
+    calibration: ClassVar[str] = ""  # suffix of the calibration profile that predicts its models' costs
     ranks: ClassVar[bool] = False  # whether requests contain candidates to rank
     fusions: ClassVar[tuple[str, ...]] = ()  # groups of operators that graphs may fuse
-    asks: ClassVar[bool] = False  # whether it reads an image and a question about it
+    asks: ClassVar[bool] = False  # whether the stem reads an image and a question about it
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the token table; 0 if no tokens are read."""
+        """Number of rows in the token table; 0 if the stem reads no tokens."""
         return 0
 
     @property
     def extra_positions(self) -> int:
-        """Extra rows of the learned position table, beyond ``max_tokens``."""
+        """Number of rows that the learned position table has in addition to its ``max_tokens`` rows."""
         return 0
 
     @property
     def token_types(self) -> int:
-        """Rows of the segment table."""
+        """Number of rows in the segment table."""
         return 0
 
     @property
     def layer_inputs(self) -> int:
-        """Values per token and layer from a second table."""
+        """Number of values per token that each layer gets from a second embedding table; 0 without such a table."""
         return 0
 
     @property
     def axes(self) -> int:
-        """Axes of the input: 2 for an image, 1 for a signal in time."""
+        """Number of axes along which the input extends: 2 for an image, 1 for a signal in time."""
         return 1
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the input array: (channels, pixels, pixels) or (bands, frames); empty if tables are looked up."""
+        """Shape of the input array: (channels, pixels, pixels) or (bands, frames); empty for token or item numbers."""
         return ()
 
     @property
     def prefix_tokens(self) -> int:
-        """Positions before those of the input."""
+        """Number of sequence positions in front of the input, such as a class token."""
+        return 0
+
+    @property
+    def tokens(self) -> int:
+        """Length of the sequence that the stem makes; 0 if requests have no fixed length."""
         return 0
 
     @property
     def request_tokens(self) -> int:
-        """Positions per request; 0 if requests have no fixed length."""
-        return 0
+        """Sequence length of a request; 0 if requests have no fixed length."""
+        return self.tokens
 
     def new_tokens(self, asked: int) -> int:
-        """Tokens that a request for ``asked`` tokens generates; 1 for models of whole inputs, such as images."""
+        """Number of outputs for a request that asks for ``asked`` tokens: always 1, except in text models."""
         return 1
 
     def units(self, positions: Count) -> Count:
-        """Units of cost (:attr:`reads`) in a request of ``positions``: tokens, or one whole input."""
+        """Number of cost units (:attr:`reads`) in a request of this length: its tokens, or 1 for an image or sound."""
         return 0 * positions + 1
 
     @property
     def image_tokens(self) -> int:
-        """Positions that one image takes in the layers; 0 if no images are read."""
+        """Number of sequence positions that one image occupies; 0 if the stem reads no images."""
         return 0
 
     @property
     def square_grid(self) -> int:
-        """Patches on each side of the grid that window attention can divide; 0 without such a grid."""
+        """Number of patches on each side of the grid that windowed attention divides; 0 if there is no such grid."""
         return 0
 
     def own_layers(self) -> tuple[Layer, ...]:
-        """One layer of each stage inside the stem."""
+        """One example layer for each stage of the stem; all layers of a stage are equal."""
         return ()
 
     def own_biases(self, buckets: int) -> int:
-        """Position biases per head in an exported file beyond a table of ``buckets`` rows."""
+        """How many more position biases per head an exported file stores than the model, which has ``buckets``."""
         return 0
 
     @property
     def seconds_heard(self) -> float | None:
-        """Seconds of sound in a request; None if no sound is read."""
+        """Length of the sound in a request, in seconds; None if the stem reads no sound."""
         return None
 
     def hearing(self, seconds: float) -> Stem | None:
-        """The stem for requests of ``seconds`` of sound; None if no sound is read."""
+        """The stem for requests with ``seconds`` seconds of sound; None if the stem reads no sound."""
         return None
 
     def of_vocabulary(self, rows: int) -> Stem:
@@ -165,15 +170,15 @@ class Stem:
         return self
 
     def matrices(self, d_model: int) -> tuple[tuple[int, int], ...]:
-        """Inputs and outputs of each matrix of the stem."""
+        """Input and output width of each matrix in the stem."""
         return ()
 
     def parameters(self, d_model: int) -> int:
-        """Parameters of the stem; a table of learned positions is counted in the trunk."""
+        """Number of parameters of the stem. Learned positions are counted separately, by ``ArchSpec``."""
         raise NotImplementedError
 
     def layer_input_parameters(self, trunk: Trunk) -> int:
-        """Parameters for the per-layer inputs of each token."""
+        """Number of parameters that compute the additional inputs of each layer (:attr:`layer_inputs`)."""
         return 0
 
     def check(self, trunk: Trunk, head: Head) -> None:
@@ -191,17 +196,17 @@ class Stem:
 
 
 class Head:
-    """Turns the last states into the output. Subclasses override what differs from these defaults."""
+    """Turns the last layer's states into the output. Subclasses override what differs from these defaults."""
 
     __slots__ = ()
-    name: ClassVar[str]  # used in files and messages
-    ranks: ClassVar[bool] = False  # whether it scores candidates
-    writes: ClassVar[bool] = False  # whether it has a matrix over the vocabulary
-    answers: ClassVar[bool] = False  # whether it can answer questions about images
+    name: ClassVar[str]  # name of the head in files and messages
+    ranks: ClassVar[bool] = False  # whether the head scores candidates
+    writes: ClassVar[bool] = False  # whether the head has a matrix over the vocabulary
+    answers: ClassVar[bool] = False  # whether the head can answer questions about images
 
     @property
     def tied(self) -> bool:
-        """Whether there is no separate matrix over the vocabulary."""
+        """False if the head has its own matrix over the vocabulary."""
         return True
 
     @property
@@ -211,21 +216,21 @@ class Head:
 
     @property
     def projection(self) -> int:
-        """Columns of a last matrix without bias, to a space shared with text (CLIP); 0 is none."""
+        """Output width of a final projection without bias, into a space shared with text (CLIP); 0 if there is none."""
         return 0
 
     @property
     def passes(self) -> int:
-        """Passes per request."""
+        """Number of forward passes per request."""
         return 1
 
     @property
     def token_width(self) -> int:
-        """Values of each token made for a decoder; 0 if the model is not a tower."""
+        """Width of the tokens that a tower makes for its decoder; 0 if the model is not a tower."""
         return 0
 
     def output_rows(self, stem: Stem) -> int:
-        """Rows of the output matrix: number of classes, 1 for scores, or vocabulary size."""
+        """Number of rows in the output matrix: number of classes, 1 for scores, or vocabulary size."""
         return stem.vocab_size
 
     def modulation_width(self, trunk: Trunk, layer: Layer) -> int:
@@ -233,11 +238,11 @@ class Head:
         return 0
 
     def matrices(self, trunk: Trunk, stem: Stem) -> tuple[tuple[int, int], ...]:
-        """Inputs and outputs of each matrix other than the output matrix."""
+        """Input and output width of each matrix in the head, except the output matrix."""
         return ()
 
     def vector_parameters(self, trunk: Trunk, stem: Stem) -> int:
-        """Parameters outside matrices: biases and tables."""
+        """Number of parameters outside matrices: biases and tables."""
         return 0
 
     def with_tied(self, tied: bool) -> Head:
@@ -245,15 +250,15 @@ class Head:
         return self
 
     def of_token_width(self, width: int) -> Head:
-        """A copy that makes tokens of ``width`` values, if this is a tower's head; other heads are unchanged."""
+        """A copy that makes tokens of ``width`` values, if this is a tower's head; else the head itself."""
         return self
 
     def as_trained(self) -> Self:
-        """The head without fields that do not affect training."""
+        """The head with default values for settings that do not affect training."""
         return self
 
     def parameters(self, trunk: Trunk, stem: Stem) -> int:
-        """Parameters of the head."""
+        """Number of parameters of the head."""
         return 0
 
     def check(self, trunk: Trunk, stem: Stem) -> None:
@@ -269,14 +274,14 @@ class Head:
 
 
 def check_layers(layers: tuple[Layer, ...], trunk: Trunk, stem: Stem, *, stack: str, crosses: bool) -> None:
-    """Checks that layers fit each other, the positions of ``trunk``, and the stem's input.
+    """Checks that the layers fit each other, the position embeddings of ``trunk``, and the stem's input.
 
     Args:
         layers: The layers of one stack.
-        trunk: The model's trunk, which says which positions are used.
-        stem: What the model reads.
+        trunk: The model's trunk, which states the width and the kind of position embedding.
+        stem: The model's stem, which defines the input.
         stack: The name of the field that holds the layers, for messages.
-        crosses: Whether there is an encoder or image for cross-attention.
+        crosses: Whether the model has an encoder or an image that cross-attention can read.
 
     Raises:
         SpecError: A layer does not fit.
@@ -290,11 +295,12 @@ def check_layers(layers: tuple[Layer, ...], trunk: Trunk, stem: Stem, *, stack: 
         for name, block in (("attention", layer.attention), ("ffn", layer.ffn)):
             taps = getattr(layer, f"{name}_conv")
             if taps and (taps < 2 or block is None):
-                reason = f"the layer has no {name}" if block is None else "it sees at least 2 positions; 0 is none"
-                raise SpecError(f"a convolution of {taps}: {reason}", field=f"{place}.{name}_conv")
+                reason = f"the layer has no {name}" if block is None else "at least 2 taps are needed (0 means none)"
+                raise SpecError(f"a convolution cannot have {taps} taps here: {reason}", field=f"{place}.{name}_conv")
         if layer.cross is not None and not crosses:
             raise SpecError(
-                "only a decoder with an encoder, or a question about an image, attends to one", field=f"{place}.cross"
+                "cross-attention needs an encoder, or an image that the model answers questions about",
+                field=f"{place}.cross",
             )
         if layer.shares is not None:
             _check_sharing(layer, layers[:i], layer.shares, f"{place}.shares")
@@ -304,21 +310,21 @@ def _check_attention(layer: Layer, trunk: Trunk, stem: Stem, place: str) -> None
     if not isinstance(layer.attention, Attention):
         return
     if layer.attention.rope and trunk.positions != "rope":
-        raise SpecError(f"rope must agree with positions: {trunk.positions}", field=f"{place}.attention")
+        raise SpecError(f"`rope` must be false with `positions: {trunk.positions}`", field=f"{place}.attention")
     square, grid = layer.attention.square, stem.square_grid
     if square is not None and not grid:
-        raise SpecError("needs an image's patches, and no positions before them", field=f"{place}.attention.square")
+        raise SpecError("needs image patches, without prefix tokens before them", field=f"{place}.attention.square")
     if square is not None and square > grid:
         raise SpecError(
-            f"squares of {square} are larger than a grid of {grid} by {grid} patches",
+            f"square windows of side {square} do not fit into a grid of {grid} by {grid} patches",
             field=f"{place}.attention.square",
         )
 
 
 def _check_sharing(layer: Layer, before: tuple[Layer, ...], number: int, place: str) -> None:
     if not 0 <= number < len(before):
-        raise SpecError(f"must name an earlier layer, not {number}", field=place)
+        raise SpecError(f"must be the number of an earlier layer, not {number}", field=place)
     source, convs = before[number], (layer.attention_conv, layer.ffn_conv)
     alike = tuple(source.blocks()) == tuple(layer.blocks()) and (source.attention_conv, source.ffn_conv) == convs
     if source.shares is not None or not alike:
-        raise SpecError(f"layer {number} must own its weights and have the same blocks", field=place)
+        raise SpecError(f"layer {number} must have its own weights and the same blocks as this layer", field=place)

@@ -1,4 +1,4 @@
-"""Slices of a larger model's weights for a smaller model. No torch: only names and numbers."""
+"""Describes which slices of a larger model's weights a smaller model gets. No torch: only names and indices."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ Index = slice | list[int]  # consecutive rows, or a list of row numbers
 
 
 class Cut(NamedTuple):
-    """A weight of the larger model by name, with the slice of each axis."""
+    """The name of a larger model's weight, and the slice to take along each of its axes."""
 
     source: str
     axes: tuple[Index, ...]
 
     def of(self, weights: Mapping[str, Part]) -> Part:
-        """Returns the part of ``weights`` (arrays or tensors by name); a view if every axis is contiguous."""
+        """Cuts this part out of ``weights`` (arrays or tensors by name).
+
+        The result is a view if all indices are slices.
+        """
         part = weights[self.source]
         for axis, index in enumerate(self.axes):
             part = part[(slice(None),) * axis + (index,)]
@@ -30,12 +33,12 @@ class Cut(NamedTuple):
 
 
 def first(count: int) -> Index:
-    """Index of the first ``count`` rows."""
+    """The index that selects the first ``count`` rows."""
     return slice(0, count)
 
 
 def rows(numbers: Sequence[int]) -> Index:
-    """Index of these rows in this order: a slice if they are consecutive, because slicing makes no copy."""
+    """The index that selects the rows ``numbers`` in order; a slice, which copies nothing, if they are consecutive."""
     start = numbers[0]
     if list(numbers) == list(range(start, start + len(numbers))):
         return slice(start, start + len(numbers))

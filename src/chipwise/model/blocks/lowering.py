@@ -22,24 +22,24 @@ from chipwise.model.ops.graph import Placed
 from chipwise.model.ops.op import Op
 
 Place = tuple[int, str]
-"""Place of a block: its layer's number and the name of its field."""
+"""A block's place in the model: its layer's number, and the name of its field in the layer."""
 Named = Iterable[tuple[str, Op]]
 
 
 @dataclass(kw_only=True)
 class Pass:
-    """State of a pass while its operators are listed.
+    """The state of a forward pass while its operators are listed.
 
     Attributes:
         arch: The model.
-        head: The format of the matrices outside the layers.
-        layers: The format of each layer's matrices.
+        head: The weight format of the matrices outside the layers.
+        layers: The weight format of each layer's matrices.
         fused: The groups of operators that are fused (:data:`chipwise.model.arch.design.FUSIONS`).
         batch: Number of sequences, images, sounds or requests.
-        tokens: Positions per sequence at the current point.
+        tokens: Positions per sequence at the current operator.
         past: Positions per sequence in the cache.
         last_only: Whether only the last position's output is needed.
-        last: The block after which positions are dropped; None if none are.
+        last: The block after which unneeded positions are dropped; None if all are kept to the end.
         skip: Whether the previous block's result has not yet been added to the residual stream.
         placed: The operators so far.
     """
@@ -58,7 +58,7 @@ class Pass:
 
     @property
     def rows(self) -> int:
-        """Positions of the whole batch."""
+        """Number of positions in the whole batch."""
         return self.batch * self.tokens
 
     def put(self, place: str, ops: Named) -> None:
@@ -66,18 +66,18 @@ class Pass:
         self.placed += [Placed(place=f"{place}.{name}" if name else place, op=op) for name, op in ops]
 
     def put_norm(self, place: str) -> None:
-        """Adds a norm, which first adds the previous block's result to the stream."""
+        """Adds a norm operator, which first adds the previous block's result to the residual stream."""
         self.put(place, [("", lower_norm(self.arch, rows=self.rows, skip=self.skip))])
         self.skip = False
 
     def put_sum(self) -> None:
-        """Adds the sum with the previous block's result, where no norm adds it."""
+        """Adds an operator that adds the previous block's result to the stream, unless a norm has already done that."""
         if self.skip:
             self.put("stream", [("", Elementwise(function="add", elements=self.rows * self.arch.d_model, inputs=2))])
         self.skip = False
 
     def put_end(self) -> None:
-        """Adds the norm after the layers, or the sum if there is no norm."""
+        """Adds the final norm; if there is none, only adds the last block's result to the residual stream."""
         if self.arch.final_norm:
             self.put_norm("norm")
         else:
@@ -93,22 +93,22 @@ def _nothing(at: Pass) -> Named:
 
 
 def _attend(at: Pass, layer: int, block: Attention, weights: str, last: bool) -> Named:
-    """Attention over all positions, or within stretches of them."""
+    """The operators of attention over all positions, or within chunks if the block has chunks."""
     sizes = {"rows": at.rows, "tokens": block.chunk or at.tokens}
     return lower_encoder(block, d_model=at.arch.d_model, weights=weights, first=last, **sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operators:
-    """The operators in which kinds of models differ.
+    """The operators that differ between kinds of models.
 
     Attributes:
         stem: Adds the operators before the layers, and sets ``tokens``.
         head: Adds the operators after the layers.
         attend: Returns the operators of attention, given the layer's number, the block, the format of its matrices, and
             whether it is the block ``last``.
-        last: The block after which positions are dropped; None if none are.
-        kept: How many positions per sequence remain after ``last``.
+        last: The block after which unneeded positions are dropped; None if all are kept to the end.
+        kept: How many positions per sequence remain after the block ``last``.
         norm: Returns the operators before each block.
         gate: Returns the operators after each block.
     """
@@ -123,7 +123,10 @@ class Operators:
 
 
 def lower_layers(at: Pass, kind: Operators) -> None:
-    """Lists the layers' operators; ``at.skip`` stays pending."""
+    """Lists the layers' operators.
+
+    If ``at.skip`` is true afterwards, the last block's result has not yet been added to the residual stream.
+    """
     behind = at.arch.norm_place == "post"
     for i, layer in enumerate(at.arch.layers):
         for name, block in layer.named_blocks():
@@ -157,7 +160,7 @@ def _block(at: Pass, kind: Operators, place: Place, block: Block, *, last: bool)
     if isinstance(block, ConvModule):
         return lower_module(block, d_model=d_model, weights=weights, batch=at.batch, positions=at.tokens)
     if not isinstance(block, Attention):
-        raise Unsupported(f"layer {layer}: a {type(block).__name__} block is not built")
+        raise Unsupported(f"layer {layer}: a {type(block).__name__} block is not supported")
     if name == "cross":
         read = at.arch.image_tokens
         sizes = {"batch": at.batch, "query_tokens": at.tokens, "read_tokens": read}

@@ -38,12 +38,12 @@ class Stream:
         logits: The positions for which a decoder outputs logits.
         output: The kind of output of a text encoder.
         padded: Whether a text encoder takes batches of texts of different lengths.
-        last: The block after which positions are dropped; None if none are.
-        x: The residual stream, without the previous block's result.
-        skip: The previous block's result.
+        last: The block after which unneeded positions are dropped; None if all are kept to the end.
+        x: The residual stream, to which the previous block's result is not yet added.
+        skip: The previous block's result; None if it has been added.
         positions: Number of positions, if the head needs it.
-        read: The input of cross-attention, or the mask of padded texts, or the first layer's input in a ranking model.
-        parts: Vectors that modulate each layer, by name.
+        read: The input of cross-attention, the mask of padded texts, or the first layer's input in a ranking model.
+        parts: Maps each modulation matrix of a denoiser, such as ``modulations.0``, to the names of its vectors.
     """
 
     graph: GraphBuilder
@@ -73,12 +73,12 @@ class Stream:
         return self.x
 
     def end(self) -> str:
-        """The states after the layers, normed if the model has a final norm."""
+        """The states after the last layer, and after the final norm if there is one."""
         return self.norm("norm") if self.arch.final_norm else self.sum()
 
 
 def _attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool) -> str:
-    """Scores and values over all positions that are no padding, or within stretches, which no value is moved for."""
+    """Attention over all positions except padding, or within chunks, which need only a reshape of the input."""
     d, place, mask = s.arch.d_model, f"layers.{layer}.attention", s.read or None
     if block.chunk is None:
         return add_heads(s.graph, block, layer=layer, x=x, d_model=d, mask=mask)
@@ -89,19 +89,19 @@ def _attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: boo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """The ONNX nodes in which kinds of models differ.
+    """The ONNX nodes that differ between kinds of models.
 
     Attributes:
         stem: Adds the nodes before the layers.
         head: Adds the nodes after the layers.
-        metadata: Returns the file's metadata that only this kind has.
-        logits: The positions that the output covers; None if the caller of the export chooses.
-        attend: Adds attention without its output projection, given the layer's number, the block, the normed positions,
+        metadata: Returns the metadata entries that only files of this kind have.
+        logits: The positions that the output covers; None if the caller of the export chooses them.
+        attend: Adds attention without its output projection, given the layer's number, the block, the normed states,
             the prefix of its weights, and whether it is the block ``last``.
-        drop: Removes the dropped positions from the stream and from a block's result.
+        drop: Removes unneeded positions from the stream and from a block's result.
         norm: Adds a block's norm, given the block's place, its name in the graph, and the prefix of its weights.
         gate: Transforms a block's result before it is added to the stream.
-        after: Returns second graphs, which run once after the last pass, by the metadata key that stores them.
+        after: Returns a mapping from metadata keys to additional graphs, which run once after the last pass.
     """
 
     stem: Callable[[Stream], None]
@@ -146,7 +146,7 @@ def _block(s: Stream, kind: Nodes, at: Place, block: Block, *, x: str, key: str)
     if isinstance(block, ConvModule):
         return add_module(s.graph, block, x=x, **own)
     if not isinstance(block, Attention):
-        raise Unsupported(f"layer {layer}: a {type(block).__name__} block is not built")
+        raise Unsupported(f"layer {layer}: a {type(block).__name__} block is not supported")
     if name == "cross":
         return add_cross(s.graph, block, x=x, read=s.read, **own)
     heads = kind.attend(s, layer, block, x, key, at == s.last)

@@ -55,53 +55,45 @@ class GraphBuilder:
             SpecError: The weight is missing or does not have the shape that the architecture needs.
         """
         if name not in self.weights:
-            raise SpecError("the weights have no such tensor", field=name)
+            raise SpecError("is missing from the weights", field=name)
         value = np.ascontiguousarray(self.weights[name], dtype=np.float32)
         if value.shape != tuple(shape):
             raise SpecError(f"has shape {value.shape}; the architecture needs {tuple(shape)}", field=name)
         return value
 
     def store(self, name: str, make: Callable[[], AnyArray]) -> str:
-        """Stores the tensor ``name``, which is computed only if it is not stored yet."""
+        """Stores the tensor ``name``, which ``make`` computes if it is not stored yet; returns the name."""
         if name not in self.stored:
             self.stored[name] = numpy_helper.from_array(np.ascontiguousarray(make()), name)
         return name
 
-    def vector(self, name: str, size: int) -> str:
-        """Stores a norm's weight or a bias unchanged."""
-        return self.store(name, lambda: self.weight(name, (size,)))
+    def tensor(self, name: str, *shape: int) -> str:
+        """Stores the weight ``name`` in FP32, unchanged, such as a norm, a bias or a table; returns the name."""
+        return self.store(name, lambda: self.weight(name, shape))
 
     def projection(
-        self, place: str, x: str, *, parts: Sequence[str], key: str, k: int, widths: Sequence[int], bias: bool = False
+        self, place: str, x: str, *, k: int, parts: Mapping[str, int], key: str = "", bias: bool = False
     ) -> str:
         """``x`` (…, k) times the concatenated matrices ``parts`` (each (width, k) as in torch), plus biases.
 
         Args:
             place: Name of the result.
             x: The activations.
-            parts: Names of the matrices without ``.weight``.
-            key: Name under which the joined matrix is stored.
             k: Width of ``x``.
-            widths: Rows of each matrix.
-            bias: Whether each part has a ``.bias``.
+            parts: Names of the matrices without ``.weight``, each with its number of rows.
+            key: Name under which the joined matrix is stored; by default the first matrix's name.
+            bias: Whether each matrix has a ``.bias``.
         """
-        n = sum(widths)
+        key = key or next(iter(parts))
         stored = self.format_of(f"{key}.weight")
 
         def matrix() -> Float32Array:
-            rows = [self.weight(f"{part}.weight", (w, k)) for part, w in zip(parts, widths, strict=True)]
-            return np.concatenate(rows)
+            return np.concatenate([self.weight(f"{part}.weight", (rows, k)) for part, rows in parts.items()])
 
-        biases = []
-        if bias:
-            biases = [
-                self.store(
-                    f"{key}.bias",
-                    lambda: np.concatenate(
-                        [self.weight(f"{part}.bias", (w,)) for part, w in zip(parts, widths, strict=True)]
-                    ),
-                )
-            ]
+        def vector() -> Float32Array:
+            return np.concatenate([self.weight(f"{part}.bias", (rows,)) for part, rows in parts.items()])
+
+        biases = [self.store(f"{key}.bias", vector)] if bias else []
         if stored == "fp32":
             product = f"{place}.product" if bias else place
             self.node("MatMul", [x, self.store(f"{key}.weight", lambda: matrix().T)], product)
@@ -119,28 +111,28 @@ class GraphBuilder:
                 place,
                 domain=MICROSOFT,
                 K=k,
-                N=n,
+                N=sum(parts.values()),
                 bits=4,
                 block_size=self.packing.grid.block,
                 accuracy_level=4,
             )
-        raise Unsupported(f"no ONNX graph is built for {stored} weights; use fp32, int8 or int4")
+        raise Unsupported(f"ONNX files cannot have {stored} weights; use fp32, int8 or int4")
 
     def _packed(
         self,
         key: str,
         form: str,
-        parts: Sequence[str],
+        parts: Mapping[str, int],
         matrix: Callable[[], Float32Array],
         laid_out: Callable[[Packed], AnyArray],
     ) -> tuple[str, str, list[str]]:
-        """Names of the stored integers, scales and, if blocks have one, zeros of the matrix that ``parts`` form.
+        """Names of the tensors that store the joined matrix of ``parts``: integers, scales, list of zero points.
 
-        It is packed only once.
+        The list is empty if the format has no zero points. The matrix is packed on the first call only.
         """
         values, scales, zeros = f"{key}.{form}", f"{key}.scale", f"{key}.zero"
         if values not in self.stored:
-            packed = self.packing.pack(f"{parts[0]}.weight", matrix(), form)
+            packed = self.packing.pack(f"{next(iter(parts))}.weight", matrix(), form)
             self.store(values, lambda: laid_out(packed))
             self.store(scales, lambda: packed.scales)
             if packed.zeros is not None:
@@ -150,6 +142,6 @@ class GraphBuilder:
 
 
 def reshaped(graph: GraphBuilder, x: str, shape: Sequence[int], place: str) -> str:
-    """``x`` reshaped."""
+    """Adds a node that reshapes ``x`` to ``shape``."""
     name = f"shape.{'x'.join(map(str, shape))}"
     return graph.node("Reshape", [x, graph.store(name, lambda: np.array(shape, np.int64))], place)

@@ -8,7 +8,7 @@ from chipwise.model.arch.mixers import Attention
 
 
 class Projections(nn.Module):
-    """The matrices of attention."""
+    """The query, key, value and output matrices of attention."""
 
     def __init__(self, block: Attention, d_model: int) -> None:
         super().__init__()
@@ -19,5 +19,5 @@ class Projections(nn.Module):
         self.out = nn.Linear(block.query_width, d_model, bias=block.out_bias)
 
     def heads(self, x_BTW: Tensor) -> Tensor:
-        """Values of each head, (B, N, T, H)."""
+        """Splits (B, T, W) into heads, (B, N, T, H)."""
         return x_BTW.view(*x_BTW.shape[:2], -1, self.block.head_size).transpose(1, 2)

@@ -1,12 +1,13 @@
-"""Quantisers that use what a matrix multiplies, and the table of all quantisers.
+"""Quantisers that use the calibration inputs of a matrix, and the table of all quantisers.
 
-The loss of a rounded matrix Q is that of its outputs on calibration inputs, ``tr((Q - W) H (Q - W)ᵀ)``, where H holds
-the second moments of the inputs, slightly damped. Axes: n outputs, k inputs (padded to whole groups), g values of a
-group, which share a scale.
+The loss of a rounded matrix Q is the squared error of its outputs on calibration inputs, ``tr((Q - W) H (Q - W)ᵀ)``,
+where H holds the second moments of the inputs, slightly damped. Axes: n outputs, k inputs (padded to whole groups), g
+values of a group, which share a scale.
 
 References:
-    Frantar et al. 2022, GPTQ (arXiv:2210.17323): columns in turn; the error of each is passed on to those after it.
-    Behdin et al. 2023, QuantEase (arXiv:2309.01885): each integer in turn, given all others.
+    Frantar et al. 2022, GPTQ (arXiv:2210.17323): rounds the columns in turn and passes the error of each column on to
+    later columns.
+    Behdin et al. 2023, QuantEase (arXiv:2309.01885): chooses each integer in turn, given all other integers.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ import numpy as np
 from chipwise.core.arrays import AnyArray, Float32Array
 from chipwise.model.blocks.quantize import GRID, Grid, Packed, Quantiser, levels, nearest, no_inputs, pack_integers
 
-DAMPING = 0.01  # added to the diagonal of H, as a share of its mean
-SWEEPS = 4  # times that each integer and each scale is chosen again after GPTQ
-ROWS, BLOCK = 1024, 32  # rows and columns that are rounded before the rest is brought up to date
+DAMPING = 0.01  # added to the diagonal of H, as a share of the diagonal's mean
+SWEEPS = 4  # how often all integers and scales are chosen again after GPTQ
+ROWS, BLOCK = 1024, 32  # rows per view; columns that are rounded before all later columns are updated
 FRACTIONS = np.linspace(0.6, 1.1, 21, dtype=np.float32)  # shares of a group's range that its levels may span
 FIXED = ("q8_0", "fp8")  # formats that are rounded to nearest: the scale follows from the largest value
 Inputs = Callable[[], Float32Array | None]
@@ -29,16 +30,16 @@ Inputs = Callable[[], Float32Array | None]
 
 @dataclass(slots=True)
 class _Rounding:
-    """The integers chosen so far: ``values - zeros`` lie between ``low`` and ``high``."""
+    """A matrix that is being rounded. ``values + zeros`` is always between ``low`` and ``high``."""
 
     matrix: Float32Array  # (n, k)
-    values: Float32Array  # (n, k); zero is 0
+    values: Float32Array  # (n, k); 0 stands for a weight of 0
     scales: Float32Array  # (n, k / g)
     zeros: Float32Array  # (n, k / g): by how much the levels are shifted
     low: int
     high: int
     symmetric: bool
-    positive: bool  # whether scales must be
+    positive: bool  # whether scales must be positive
 
     @classmethod
     def of(cls, matrix: Float32Array, form: str, grid: Grid) -> _Rounding:
@@ -51,7 +52,7 @@ class _Rounding:
         return cls(padded, np.zeros_like(padded), scales, scales * 0, low, high, symmetric, grid.positive)
 
     def by_rows(self) -> Iterator[_Rounding]:
-        """Views of so many rows that columns stay in a core's cache; rows are rounded independently."""
+        """Views of ``ROWS`` rows each, so that a block of columns fits into a core's cache; rows are independent."""
         for start in range(0, len(self.matrix), ROWS):
             rows = slice(start, start + ROWS)
             yield replace(
@@ -63,7 +64,7 @@ class _Rounding:
             )
 
     def groups(self) -> list[slice]:
-        """The columns of each group."""
+        """The columns of each group, as slices."""
         size = self.matrix.shape[1] // self.scales.shape[1]
         return [slice(start, start + size) for start in range(0, self.matrix.shape[1], size)]
 
@@ -72,7 +73,7 @@ class _Rounding:
         return _nearest(columns, self.scales[:, i, None], self.zeros[:, i, None], self.low, self.high)
 
     def fit(self, group: Float32Array, importance: Float32Array, i: int) -> None:
-        """Chooses scale and zero of group ``i`` by least squared error of ``group`` (n, g), weighted (g,)."""
+        """Chooses scale and zero of group ``i`` for the least squared error of ``group`` (n, g), weighted by column."""
         least, most = np.minimum(group.min(axis=1), 0), np.maximum(group.max(axis=1), 0)
         extreme = np.where(-least > most, least, most)
         errors = np.full(len(group), np.inf, np.float32)
@@ -88,7 +89,7 @@ class _Rounding:
                 self.scales[better, i], self.zeros[better, i] = scale[better], zero[better]
 
     def _tried(self, least: Float32Array, most: Float32Array, extreme: Float32Array) -> list[tuple[AnyArray, AnyArray]]:
-        """Scales and zeros, each (n,), whose levels span a range."""
+        """Candidate scales and zeros, each (n,), whose levels span the range from ``least`` to ``most``."""
         if self.symmetric:
             tried = [extreme / end for end in sorted({self.high, self.low} - {-self.high})]
             return [(np.abs(scale) if self.positive else scale, 0 * extreme) for scale in tried]
@@ -96,14 +97,14 @@ class _Rounding:
         return [(scale, np.clip(np.round(-least / np.where(scale == 0, 1, scale)), 0, 15) + self.low)]
 
     def packed(self, form: str, k: int) -> Packed:
-        """The matrix as stored; ``k`` columns are real."""
+        """The matrix as stored: its first ``k`` columns, without the padding."""
         blocks = self.values.reshape(*self.scales.shape, -1)
         zeros = None if self.symmetric else self.zeros - self.low
         return pack_integers(form, blocks, self.scales, k, zeros)
 
 
 def searched(matrix: Float32Array, form: str, *, inputs: Inputs = no_inputs, grid: Grid = GRID) -> Packed:
-    """Rounds to nearest with the scales of least squared error, each input weighted by its second moment."""
+    """Rounds to nearest. Scales minimise the squared error, with columns weighted by their inputs' second moments."""
     if form in FIXED:
         return nearest(matrix, form)
     found = _Rounding.of(matrix, form, grid)
@@ -115,9 +116,9 @@ def searched(matrix: Float32Array, form: str, *, inputs: Inputs = no_inputs, gri
 
 
 def gptq(matrix: Float32Array, form: str, *, inputs: Inputs = no_inputs, grid: Grid = GRID) -> Packed:
-    """Minimises the loss of the outputs: GPTQ, then each integer and each scale in turn.
+    """Minimises the squared error of the outputs: GPTQ first, then improves each integer and each scale in turn.
 
-    Without inputs, rounds with searched scales.
+    Without calibration inputs, it does the same as :func:`searched`.
     """
     if form in FIXED or (given := inputs()) is None:
         return searched(matrix, form, grid=grid)
@@ -132,7 +133,7 @@ def gptq(matrix: Float32Array, form: str, *, inputs: Inputs = no_inputs, grid: G
 
 
 def _pass_errors(found: _Rounding, passing: Float32Array) -> None:
-    """Rounds columns in turn; ``passing`` (k, k) tells what of a column's error later columns take over."""
+    """Rounds the columns in turn. ``passing`` (k, k): the share of a column's error that each later column takes."""
     left = found.matrix.copy()  # what the columns that are not rounded yet should hold
     for i, part in enumerate(found.groups()):
         found.fit(left[:, part], np.asarray(1 / np.diag(passing[part, part]) ** 2, np.float32), i)
@@ -146,7 +147,7 @@ def _pass_errors(found: _Rounding, passing: Float32Array) -> None:
 
 
 def _improve(found: _Rounding, moments: Float32Array) -> None:
-    """Replaces each integer and each scale in turn by the best one given all others; the loss never rises."""
+    """Replaces each integer and each scale in turn with the best value, given all others. The loss never rises."""
     parts = found.groups()
     restored = found.values * np.repeat(found.scales, parts[0].stop, axis=1)
     slope = (restored - found.matrix) @ moments  # half the gradient of the loss, (n, k)
@@ -171,12 +172,18 @@ def _improve(found: _Rounding, moments: Float32Array) -> None:
 
 
 def _blocks(part: slice) -> list[slice]:
-    """Parts of ``part``: errors reach columns of other blocks by one product of matrices for a block."""
+    """Splits the columns ``part`` into blocks.
+
+    One matrix product passes the errors of a block on to other blocks.
+    """
     return [slice(start, min(start + BLOCK, part.stop)) for start in range(part.start, part.stop, BLOCK)]
 
 
 def _moments(inputs: Float32Array | None, k: int, width: int) -> Float32Array:
-    """The damped second moments (width, width) of inputs (rows, k); the identity without inputs."""
+    """Damped second moments of ``inputs`` (rows, k), padded to (width, width).
+
+    Without inputs, the second moments are those of independent inputs: the identity matrix.
+    """
     moments = np.zeros((width, width), np.float32)
     moments[:k, :k] = np.eye(k) if inputs is None else inputs.T @ inputs / len(inputs)
     mean = float(np.trace(moments)) / k

@@ -22,9 +22,9 @@ BLOCKS: Mapping[str, Callable[..., nn.Module]] = {
 
 
 class ResidualLayer(nn.Module):
-    """Blocks that are added to the residual stream, each with a norm before it, or after the sum.
+    """Blocks with residual connections. The norm of each block comes before the block, or after the residual sum.
 
-    ``attention`` makes the attention of a block and the model's width.
+    ``attention`` builds a module from an attention block and the model's width.
     """
 
     def __init__(self, arch: ArchSpec, layer: Layer, attention: Callable[..., nn.Module] = EncoderAttention) -> None:
@@ -39,7 +39,7 @@ class ResidualLayer(nn.Module):
                 self.add_module(key, module)
 
     def forward(self, x_BTD: Tensor, **beside: tuple[Tensor | None, ...]) -> Tensor:
-        """The residual stream after the layer; ``beside`` is what a block of that name takes besides the stream."""
+        """The residual stream after the layer. ``beside`` holds additional inputs of blocks, by block name."""
         for name in self.names:
             block, norm, given = getattr(self, name), getattr(self, f"{name}_norm"), beside.get(name, ())
             x_BTD = norm(x_BTD + block(x_BTD, *given)) if self.after else x_BTD + block(norm(x_BTD), *given)

@@ -14,7 +14,7 @@ Shapes = Iterator[tuple[str, Shape]]
 
 
 def layer_shapes(arch: ArchSpec) -> Shapes:
-    """Tables of position biases, then the layers that own weights."""
+    """Names and shapes: first the tables of position biases, then the weights of layers that have their own weights."""
     owned = list(arch.owned_layers())
     for i, layer in owned:
         if layer.attention is not None and layer.attention.relative_buckets:
@@ -35,7 +35,7 @@ def layer_shapes(arch: ArchSpec) -> Shapes:
 
 
 def norm(arch: ArchSpec, place: str) -> Shapes:
-    """A norm over the model's width; empty if norms have no weights."""
+    """Names and shapes of a norm over the model's width; empty if norms have no weights."""
     if arch.norm_weight:
         yield f"{place}.weight", (arch.d_model,)
     if arch.norm_bias:
@@ -43,14 +43,14 @@ def norm(arch: ArchSpec, place: str) -> Shapes:
 
 
 def linear(place: str, rows: int, columns: int, *, bias: bool) -> Shapes:
-    """A matrix, and a bias for each of its ``rows``."""
+    """Names and shapes of a (rows, columns) matrix and, with ``bias``, of its bias."""
     yield f"{place}.weight", (rows, columns)
     if bias:
         yield f"{place}.bias", (rows,)
 
 
 def feed_forward(block: FeedForward, d_model: int, place: str) -> Shapes:
-    """The two or three matrices of a feed-forward."""
+    """Names and shapes of the two or three matrices of a feed-forward."""
     width, d_model = block.width // block.groups, d_model // block.groups
     for group in range(block.groups):
         number = "" if block.groups == 1 else f".{group}"

@@ -1,8 +1,8 @@
-"""Files of users: any ONNX graph as a list of operators with FLOPs and bytes.
+"""Reads users' own ONNX files as lists of operators with FLOPs and bytes.
 
-``graph`` holds the records, which need no ONNX. ``read`` reads a file: it fixes open axes and values, lets ONNX Runtime
-fuse operators in a child process (``fuse``, which may crash on odd files), and infers shapes (``shapes`` has the rules
-for the runtime's own operators). ``operators`` classifies and counts each operator.
+``graph`` defines the records and does not need the package onnx. ``read`` reads a file: it gives open (dynamic) axes a
+size and lets ONNX Runtime fuse operators in a child process (``fuse``), because the runtime may crash on unusual files.
+``shapes`` infers the tensors' shapes. ``operators`` classifies each operator and counts its FLOPs and bytes.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
-"""A child process: ONNX Runtime fuses the operators of a fixed graph, and their shapes are inferred.
+"""A child process that lets ONNX Runtime fuse the operators of a graph, and that infers the tensors' shapes.
 
-The runtime may crash on odd graphs, so this is no part of the calling process, which asks by
+The runtime may crash on odd graphs, so this code runs in a separate process, which is started by
 :func:`chipwise.core.workers.answer_of`.
 """
 
@@ -25,27 +25,28 @@ LEVELS = {
     "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
     "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
 }
-INLINE_BYTES = 4096  # greater constants go to a file, so that graphs of any size can be read
+INLINE_BYTES = 4096  # larger constants go to a file, so that graphs of any size can be read
 
 
 def answer(job: Message) -> Mapping[str, object]:
-    """See :func:`fused`.
+    """Answers one request of the parent process: calls :func:`fused` with the request's fields.
 
     Raises:
         Unsupported: The runtime refuses the graph.
     """
     try:
         return fused(Path(job["file"]), folder=job["folder"], level=job["level"])
-    except Exception as error:  # the runtime's errors have no common class
+    except Exception as error:  # the runtime's errors have no common base class
         raise Unsupported(line_of(traceback.format_exception_only(error)[-1], -1)) from None
 
 
 def fused(file: Path, *, folder: str, level: str) -> dict[str, object]:
-    """Fuses the graph of ``file``, whose external data lie in ``folder``.
+    """Fuses the graph in ``file``, whose external data are in ``folder``.
 
     Returns:
-        The new ``file`` beside the first, type and shape of each tensor (``shapes``), how often each node ran if a run
-        was needed (``runs``), and ``notes``.
+        ``file``: name of the fused graph's file, in the folder of the argument ``file``. ``shapes``: type and shape of
+        each tensor. ``runs``: how often each node ran, if shapes had to be found by running the graph. ``notes``:
+        notes on tensor sizes that shape inference did not find.
     """
     known: Known = {}
     result = file
@@ -57,7 +58,8 @@ def fused(file: Path, *, folder: str, level: str) -> dict[str, object]:
         if level == "extended":
             result = _optimised(file, folder, "extended")
     model = onnx.load(str(result), load_external_data=False)
-    known = {name: each for name, each in known.items() if name in _tensors(model)}
+    tensors = {name for node in model.graph.node for name in [*node.input, *node.output]}
+    known = {name: each for name, each in known.items() if name in tensors}
     _name_nodes(model)
     named = result.with_name("named.onnx")
     named.write_bytes(model.SerializeToString())
@@ -71,16 +73,16 @@ def fused(file: Path, *, folder: str, level: str) -> dict[str, object]:
         try:
             seen, runs = run(named, inputs)
             known = seen | known
-            notes.append("some sizes depend on the data; they are those of a run with made inputs")
-        except Exception as error:  # the runtime's errors have no common class
+            notes.append("some tensor sizes depend on the input data; these sizes are from a run with random inputs")
+        except Exception as error:  # the runtime's errors have no common base class
             notes.append(
-                f"the sizes of {len(left)} operators are unknown, and a run with made inputs failed: {line_of(error)}"
+                f"the sizes of {len(left)} operators are unknown; a run with random inputs failed: {line_of(error)}"
             )
     return {"file": named.name, "shapes": known, "runs": runs, "notes": notes}
 
 
 def _optimised(file: Path, folder: str, level: str) -> Path:
-    """The graph after the runtime's optimisations; saved beside ``file``, large constants in a file of their own."""
+    """Saves the runtime's optimised graph next to ``file``, and large constants in another file; returns its path."""
     result = file.with_name(f"{level}.onnx")
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -97,14 +99,10 @@ def _optimised(file: Path, folder: str, level: str) -> Path:
     return result
 
 
-def _tensors(model: onnx.ModelProto) -> set[str]:
-    return {name for node in model.graph.node for name in [*node.input, *node.output]}
-
-
 def _name_nodes(model: onnx.ModelProto) -> None:
     for place, node in enumerate(all_nodes(model.graph)):
         node.name = f"{node.name or node.op_type}#{place}"
 
 
 if __name__ == "__main__":
-    os._exit(answer_once(answer))  # without the runtime's own end
+    os._exit(answer_once(answer))  # skips the runtime's own shutdown

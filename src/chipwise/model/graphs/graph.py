@@ -1,4 +1,4 @@
-"""A user's model as operators: what each is, its sizes, FLOPs and bytes."""
+"""Records of a user's ONNX model: its inputs, and its operators with sizes, FLOPs and bytes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PRODUCTS = (
     "conv", "pointwise conv", "grouped conv", "depthwise conv", "transposed conv", "matmul", "batched matmul",
     "attention", "recurrent",
 )  # fmt: skip
-"""Classes whose FLOPs are multiply-adds of a product; all other classes move data."""
+"""Classes of operators that compute sums of products, such as matrix products; their FLOPs are multiply-adds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphInput:
-    """An input of a graph: name, type, and shape with the names of open axes (``?`` if an axis has none)."""
+    """An input of a graph. ``shape`` has the sizes of fixed axes and the names of open axes (``?`` without a name)."""
 
     name: str
     dtype: np.dtype[np.generic]
@@ -33,7 +33,7 @@ class GraphInput:
         return f"({', '.join(map(str, self.shape))})"
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """Whether an array of this shape can be given."""
+        """Whether the input accepts an array of this shape."""
         return len(shape) == len(self.shape) and all(
             isinstance(wanted, str) or wanted == size for wanted, size in zip(self.shape, shape, strict=True)
         )
@@ -41,33 +41,33 @@ class GraphInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphOp:
-    """One operator after the runtime's fusions."""
+    """One operator of the graph that ONNX Runtime has fused."""
 
     name: str
     op_type: str  # such as FusedConv
-    kind: str  # class of the law, such as "depthwise conv"; "unknown" if the operator cannot be counted
-    module: str  # path of the module it comes from, "" if names do not tell
+    kind: str  # class of the operator, such as "depthwise conv"; "unknown" if the operator cannot be counted
+    module: str  # path of the module that it comes from; "" if unknown
     flops: int | None  # a multiply-add is two; taps on padding are left out; None if it cannot be counted
     padded_flops: int = 0  # FLOPs on taps that lie on padding, which some runtimes compute as well
     weight_bytes: int = 0
     read_bytes: int = 0  # activations
     write_bytes: int = 0
     dtype: str = "fp32"  # number format of the arithmetic
-    runs: int = 1  # how often it runs in one pass, in loops
-    gemm: Shape = ()  # of products: independent products, rows, columns, depth
+    runs: int = 1  # how often the operator runs in one pass; more than once in loops
+    gemm: Shape = ()  # as matrix products: their number, and rows, columns and depth of each
     inputs: tuple[Shape, ...] = ()
     outputs: tuple[Shape, ...] = ()
     output: str = ""  # name of the first output, by which a profile's nodes are recognised
 
     @property
     def bytes(self) -> int:
-        """All bytes that one run moves if nothing is cached."""
+        """Number of bytes that one run of the operator moves if nothing is cached."""
         return self.weight_bytes + self.read_bytes + self.write_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """A user's model with fixed axes, in execution order."""
+    """A user's model with fixed axes. ``ops`` are in execution order."""
 
     path: str
     inputs: tuple[GraphInput, ...]  # with all axes fixed
@@ -82,14 +82,14 @@ class Graph:
 
     @property
     def flops(self) -> int:
-        """FLOPs of one pass, of all operators that can be counted."""
+        """FLOPs of one pass through all operators that can be counted."""
         return sum((op.flops or 0) * op.runs for op in self.ops)
 
     @property
     def product_flops(self) -> int:
-        """FLOPs of convolutions, matrix products, attention and recurrent layers, padded taps included.
+        """FLOPs of convolutions, matrix products, attention and recurrent layers, including products with padding.
 
-        This is what counters of published FLOPs report.
+        Tools that report a model's FLOPs usually count exactly these FLOPs.
         """
         return sum(((op.flops or 0) + op.padded_flops) * op.runs for op in self.ops if op.kind in PRODUCTS)
 

@@ -1,4 +1,4 @@
-"""Inputs made up for a run of a user's model."""
+"""Random inputs for a run of a user's model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.model.graphs.graph import GraphInput
 
 
 def made_inputs(inputs: Sequence[GraphInput], *, seed: int) -> dict[str, AnyArray]:
-    """Standard normal numbers, ones for whole numbers (a token's number, a mask, a length), true for truth values."""
+    """Maps each input's name to an array: normal random floats, 1 for integers (tokens, masks), true for booleans."""
     random = np.random.default_rng(seed)
     made: dict[str, AnyArray] = {}
     for each in inputs:

@@ -54,9 +54,9 @@ MATRICES = {
 }  # fmt: skip
 RECURRENT = {"LSTM": 4, "GRU": 3, "RNN": 1, "DynamicQuantizeLSTM": 4}
 GATHERS = {"Gather", "GatherElements", "GatherND", "Slice", "GatherBlockQuantized", "EmbedLayerNormalization"}
-TAP_FLOPS = {"nearest": 0, "linear": 8, "cubic": 32}  # per value of a resize: of 1, 4 and 16 neighbours
+TAP_FLOPS = {"nearest": 0, "linear": 8, "cubic": 32}  # per output value of a resize, from 1, 4 or 16 neighbours
 FLOPS_OF = {"norm": 8, "softmax": 5, "elementwise": 1, "transcendental": 1, "reduction": 1, "resize": 8, "format": 2}
-"""FLOPs per value: of a reduction and a norm, of those read; else of those written."""
+"""FLOPs per value: per input value for reductions and norms, per output value for all other operators."""
 _BITS = {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2, "bool": 8, "bfloat16": 16}
 _FORMATS = {"float32": "fp32", "float64": "fp64", "float16": "fp16", "bfloat16": "bf16"}
 
@@ -66,14 +66,14 @@ Known = Mapping[str, tuple[str, Shape]]
 def operator_of(
     node: onnx.NodeProto, known: Known, stored: Mapping[str, onnx.TensorProto], *, runs: int, module: str
 ) -> GraphOp:
-    """The record of one node.
+    """Counts one node's FLOPs and bytes, and returns its record.
 
     Args:
         node: The node of the fused graph.
-        known: Dtype and shape of each tensor, weights included.
-        stored: Weights by name.
-        runs: How often it runs in one pass.
-        module: Path of the module it comes from.
+        known: Dtype and shape of each tensor, including weights.
+        stored: Maps each weight's name to the weight.
+        runs: How often the node runs in one pass.
+        module: Path of the module that the node comes from.
     """
     kind, flops, padded, gemm = _counted(node, known, stored)
     names = [name for name in node.input if name]
@@ -82,7 +82,7 @@ def operator_of(
     weights = sum(_size(known[name]) for name in dict.fromkeys(names) if name in stored and name in known)
     read = sum(_size(known[name]) for name in dict.fromkeys(names) if name not in stored and name in known)
     written = sum(_size(known[name]) for name in node.output if name in known)
-    if node.op_type in GATHERS:  # only what is chosen is read
+    if node.op_type in GATHERS:  # a gather reads only the chosen rows
         weights, read = min(weights, written), min(read, 2 * written)
     if kind == "view":
         weights = read = written = 0
@@ -106,7 +106,7 @@ def operator_of(
 
 
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph and of the graphs inside it, outer ones first."""
+    """All nodes of a graph. The nodes inside a branch or loop follow the node that contains them."""
     for node in graph.node:
         yield node
         for inner in inner_graphs(node):
@@ -114,7 +114,7 @@ def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 
 def inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs that a node holds: branches, or the body of a loop."""
+    """The graphs inside a node: the branches of a condition, or the body of a loop."""
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
             yield attribute.g
@@ -124,7 +124,11 @@ def inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 def _counted(
     node: onnx.NodeProto, known: Known, stored: Mapping[str, onnx.TensorProto]
 ) -> tuple[str, int | None, int, Shape]:
-    """Class, FLOPs, FLOPs on padding, and sizes of the product."""
+    """A node's class, FLOPs, FLOPs on padding, and matrix products.
+
+    The last is a tuple (number of products, rows, columns, depth); all products have the same size. It is () if there
+    are no products.
+    """
     name = node.op_type
     if node.domain not in ("", "ai.onnx", "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"):
         return "unknown", None, 0, ()
@@ -170,7 +174,7 @@ def _conv(node: onnx.NodeProto, known: Known, first: Shape, out: Shape) -> tuple
         return "unknown", None, 0, ()
     kernel, groups = weight[1][2:], _ints(node, "group", (1,))[0]
     rank = len(kernel)
-    if node.op_type == "ConvTranspose":  # weights are [in, out / groups, …]; each input value is spread
+    if node.op_type == "ConvTranspose":  # weights are [in, out / groups, …]; each input value is spread over the taps
         filters = weight[1][1]
         taps = math.prod(kernel)
         flops = 2 * math.prod(first) * filters * taps
@@ -203,7 +207,7 @@ def _conv(node: onnx.NodeProto, known: Known, first: Shape, out: Shape) -> tuple
 
 
 def _taps(size: int, outputs: int, kernel: int, stride: int, dilation: int, before: int) -> int:
-    """Pairs of an output and a tap along one axis whose input lies inside.
+    """Number of (output, tap) pairs along one axis whose input is not padding.
 
     >>> _taps(7, 7, 3, 1, 1, 1)  # 21 pairs, of which the first and the last lie on padding
     19
@@ -248,7 +252,7 @@ def _product(
 
 
 def _einsum(equation: str, shapes: Sequence[Shape]) -> tuple[str, int | None, int, Shape]:
-    """An einsum of two tensors: every index once, two FLOPs each."""
+    """Counts the FLOPs of an einsum of two tensors: two for each combination of its indices."""
     terms = equation.partition("->")[0].split(",")
     if (
         "." in equation
@@ -269,7 +273,10 @@ def _einsum(equation: str, shapes: Sequence[Shape]) -> tuple[str, int | None, in
 
 
 def _recurrent(node: onnx.NodeProto, known: Known, first: Shape) -> tuple[str, int | None, int, Shape]:
-    """All steps; the steps of one direction wait for each other. X is [steps, batch, features] unless layout is 1."""
+    """Counts the FLOPs of all steps of a recurrent layer.
+
+    The layer's input is [steps, batch, features]; with the attribute ``layout: 1``, it is [batch, steps, features].
+    """
     hidden = _ints(node, "hidden_size", (0,))[0]
     direction = next((each.s.decode() for each in node.attribute if each.name == "direction"), "forward")
     directions = 2 if direction == "bidirectional" else 1
@@ -280,7 +287,10 @@ def _recurrent(node: onnx.NodeProto, known: Known, first: Shape) -> tuple[str, i
 
 
 def _attention(node: onnx.NodeProto, known: Known, first: Shape, out: Shape) -> tuple[str, int | None, int, Shape]:
-    """Fused attention: query × key and weights × value; with its projections for com.microsoft's Attention."""
+    """Counts the FLOPs of fused attention: scores and weighted sums.
+
+    In com.microsoft's Attention and QAttention, the projections are included.
+    """
     heads = _ints(node, "num_heads", _ints(node, "q_num_heads", (0,)))[0]
     if not heads:
         return "unknown", None, 0, ()
@@ -302,7 +312,7 @@ def _attention(node: onnx.NodeProto, known: Known, first: Shape, out: Shape) -> 
 
 
 def _fourier(out: Shape) -> int:
-    """5 n log2 n of each transform over the last axis but one."""
+    """FLOPs of a Fourier transform: 5 n log2 n for each transform along the second-to-last axis."""
     size = max(2, out[-2] if len(out) > 1 else 2)
     return round(5 * math.prod(out[:-2]) * size * math.log2(size))
 
@@ -315,7 +325,7 @@ def _ints(node: onnx.NodeProto, name: str, default: Sequence[int]) -> tuple[int,
 
 
 def _size(known: tuple[str, Shape]) -> int:
-    """Bytes of a tensor."""
+    """Size of a tensor in bytes, from its dtype and shape."""
     dtype, shape = known
     digits = "".join(letter for letter in dtype if letter.isdigit())
     width = _BITS.get(dtype, int(digits) if digits and dtype[0] in "uif" else 64)
@@ -323,7 +333,7 @@ def _size(known: tuple[str, Shape]) -> int:
 
 
 def _arithmetic(node: onnx.NodeProto, known: Known) -> str:
-    """Number format of a node's arithmetic, by its operands."""
+    """Number format of a node's arithmetic, inferred from its operands."""
     if node.op_type == "MatMulNBits":
         return f"int{_ints(node, 'bits', (4,))[0]}"
     if (

@@ -1,4 +1,4 @@
-"""Reads the profile that a session of ONNX Runtime wrote. Imports no package."""
+"""Reads the profile file of an ONNX Runtime session. Needs only the standard library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class NodeRun(NamedTuple):
-    """One run of a node; types of tensors as the runtime names them."""
+    """One run of a node, with its time and its tensors. Types have ONNX Runtime's names."""
 
     node: str
     operator: str
@@ -19,7 +19,7 @@ class NodeRun(NamedTuple):
 
 
 def node_runs(path: str | Path) -> Iterator[NodeRun]:
-    """The runs of nodes in the profile ``path``, in the order of the file."""
+    """Yields all runs of nodes that the profile file ``path`` records, in the order of the file."""
     for event in json.loads(Path(path).read_text(encoding="utf-8")):
         node, told = event["name"].removesuffix("_kernel_time"), event.get("args", {})
         if event.get("cat") == "Node" and node != event["name"]:

@@ -1,4 +1,4 @@
-"""Reads an ONNX file: fixes axes and values, lets a child process fuse and infer, and counts each operator."""
+"""Reads an ONNX file: fixes open axes, lets ONNX Runtime fuse operators, and counts each operator."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ DOMAINS = {
     "", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc", "com.microsoft.experimental",
     "com.ms.internal.nhwc", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training",
 }  # fmt: skip
-CHILD_S = 1800.0  # longest time of the child process
+CHILD_S = 1800.0  # the child process is ended after this time
 
 
 def model_inputs(path: str | Path) -> dict[str, tuple[str, tuple[int | str, ...]]]:
-    """Each input's dtype (as numpy names it) and axes, as the file states them.
+    """Maps each input to its dtype (numpy's name) and axes. Fixed axes are given as sizes, open axes as names.
 
     Raises:
         InputError: The file is missing, or not an ONNX model.
@@ -43,7 +43,7 @@ def model_inputs(path: str | Path) -> dict[str, tuple[str, tuple[int | str, ...]
 
 
 def stated_inputs(graph: onnx.GraphProto) -> tuple[GraphInput, ...]:
-    """The inputs that a user must give, as the file states them.
+    """The inputs that a user must provide, as the file declares them.
 
     Raises:
         Unsupported: An input is not a tensor.
@@ -55,7 +55,7 @@ def stated_inputs(graph: onnx.GraphProto) -> tuple[GraphInput, ...]:
             continue
         if not each.type.HasField("tensor_type"):
             raise Unsupported(
-                f"the input {each.name!r} is no tensor but a {each.type.WhichOneof('value')}; only tensors are read"
+                f"the input {each.name!r} is a {each.type.WhichOneof('value')}; chipwise supports only tensor inputs"
             )
         tensor = each.type.tensor_type
         axes = tuple(dim.dim_value if dim.dim_value > 0 else dim.dim_param or UNNAMED for dim in tensor.shape.dim)
@@ -65,10 +65,10 @@ def stated_inputs(graph: onnx.GraphProto) -> tuple[GraphInput, ...]:
 
 
 def load(path: str | Path) -> onnx.ModelProto:
-    """The file without its external data.
+    """Loads the model in a file, without its external data.
 
     Raises:
-        InputError: The file is missing, is not an ONNX model, or a file with its weights is missing.
+        InputError: The file is missing or is not an ONNX model, or a file with its weights is missing.
         Unsupported: The model has operators that ONNX Runtime lacks.
     """
     try:
@@ -77,24 +77,24 @@ def load(path: str | Path) -> onnx.ModelProto:
         raise InputError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise InputError(f"{path}: this is a folder; name an ONNX file") from None
-    except Exception as error:  # protobuf's errors have no common class with those of files
+    except Exception as error:  # protobuf's errors and file errors have no common base class
         raise InputError(f"{path}: not an ONNX file, or a damaged one: {line_of(error)}") from None
     if not model.graph.node and not model.graph.output:
-        raise InputError(f"{path}: not an ONNX file, or a damaged one: it holds no graph")
+        raise InputError(f"{path}: not an ONNX file, or a damaged one: it contains no graph")
     folder = Path(path).parent
     for tensor in _tensors(model.graph):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             place = next((each.value for each in tensor.external_data if each.key == "location"), "")
             if not (folder / place).is_file():
                 raise InputError(
-                    f"{path}: the weights of {tensor.name!r} are in {place!r}, which is not beside the model"
+                    f"{path}: the weights of {tensor.name!r} are in {place!r}, which is not in the model's folder"
                 )
     own = {each.domain for each in model.functions}
     for node in all_nodes(model.graph):
         if node.domain not in DOMAINS | own:
             raise Unsupported(
                 f"{path}: node {node.name or node.op_type!r} is the custom operator {node.domain}:{node.op_type}, "
-                "which ONNX Runtime does not have; replace it by standard operators when you export the model"
+                "which ONNX Runtime does not have; replace it with standard operators when you export the model"
             )
     return model
 
@@ -106,20 +106,22 @@ def read_graph(
     *,
     fixed_to: str | Path | None = None,
 ) -> Graph:
-    """Reads an ONNX file as operators after ONNX Runtime's fusions.
+    """Reads an ONNX file as a list of operators, after ONNX Runtime has fused them.
 
     Args:
-        path: The file; external data lie beside it.
-        shapes: Sizes of inputs with open axes, by input: ``{"x": (1, 3, 48, 320)}``; or of an open axis by its name:
-            ``{"side": (320,)}``. An open first axis, the batch, is 1 unless given.
-        values: Inputs that steer the graph, fixed to a value: ``{"sr": 16000}``. A number fills the input's shape.
-        fixed_to: A file to write the graph with its axes and values fixed to, with a name for each node. External data
-            stay beside ``path``.
+        path: The file; its external data must be in the same folder.
+        shapes: Maps the name of an input with open axes to its shape, ``{"x": (1, 3, 48, 320)}``, or the name of an
+            open axis to its size, ``{"side": (320,)}``. An open first axis (the batch) is 1 by default.
+        values: Maps the name of an input to its constant value: ``{"sr": 16000}``. A single number fills the input's
+            whole shape.
+        fixed_to: A file to which the graph is written, with fixed axes and values and a unique name for each node.
+            External data stay in the folder of ``path``.
 
     Raises:
-        InputError: The file cannot be read, an open axis is not given, or a shape or value does not fit.
-        UnknownName: A shape or value is given for something that is no input.
-        Unsupported: A custom operator, or a graph that ONNX Runtime refuses.
+        InputError: The file cannot be read, the size of an open axis is missing, or a shape or value does not fit.
+        UnknownName: ``shapes`` contains a name that is neither an input nor an open axis, or ``values`` contains a name
+            that is not an input.
+        Unsupported: The graph has a custom operator, or ONNX Runtime cannot load it.
     """
     model = load(path)
     inputs, frozen = fix(model, path, shapes or {}, values or {})
@@ -141,7 +143,7 @@ def read_graph(
     if unknown := [op for op in ops if op.flops is None]:
         names = listed(sorted({f"{op.op_type} {op.name}" for op in unknown}))
         notes.append(
-            f"{counted(len(unknown), 'operator')} cannot be counted, and count as neither FLOPs nor bytes: {names}"
+            f"the FLOPs and bytes of {counted(len(unknown), 'operator')} are unknown and left out of all sums: {names}"
         )
     return Graph(
         path=str(path),
@@ -163,7 +165,7 @@ def fix(
     """Fixes the axes of ``model`` in place, and turns inputs with values into constants.
 
     Returns:
-        The inputs that are left, and the fixed values by name.
+        The inputs that remain, and a mapping from the names of the inputs that became constants to their values.
     """
     stated = {each.name: each for each in stated_inputs(model.graph)}
     axes = {axis for each in stated.values() for axis in each.shape if isinstance(axis, str)} - {UNNAMED}
@@ -175,10 +177,10 @@ def fix(
         if name not in stated and name not in axes:
             raise UnknownName(f"input or axis of {path}", name, [*stated, *sorted(axes)])
         if any(not isinstance(size, int) or size < 0 for size in given):
-            raise InputError(f"{path}: --shape {name}: sizes are whole numbers, not {list(given)}")
+            raise InputError(f"{path}: --shape {name}: sizes must be whole numbers of at least 0, not {list(given)}")
         if name not in stated:
             if len(given) != 1:
-                raise InputError(f"{path}: --shape {name} is one axis, so it takes one number, not {list(given)}")
+                raise InputError(f"{path}: --shape {name}: this is one axis, so give one number, not {list(given)}")
             sizes[name] = given[0]
             continue
         shape = stated[name].shape
@@ -189,10 +191,10 @@ def fix(
         for axis, size in zip(shape, given, strict=True):
             if isinstance(axis, int) and axis != size:
                 raise InputError(
-                    f"{path}: --shape {name}: an axis of {axis} cannot be {size}; the input is {_axes(shape)}"
+                    f"{path}: --shape {name}: a fixed axis of {axis} cannot be {size}; the input is {_axes(shape)}"
                 )
             if axis in axes and sizes.setdefault(axis, size) != size:
-                raise InputError(f"{path}: the axis {axis!r} is given as {sizes[axis]} and as {size}")
+                raise InputError(f"{path}: the axis {axis!r} is given as {sizes[axis]} and as {size}; give one size")
     fixed: dict[str, tuple[int, ...]] = {}
     open_inputs = []
     for name, each in stated.items():
@@ -207,8 +209,9 @@ def fix(
     if open_inputs:
         example = next(name for name in stated if -1 in fixed[name] and name not in values)
         raise InputError(
-            f"{path}: open axes: {'; '.join(open_inputs)}; give sizes, such as --shape {example}="
-            f"{','.join(str(size if size > 0 else 1) for size in fixed[example])} (or --value of an input)"
+            f"{path}: these inputs have open (dynamic) axes: {'; '.join(open_inputs)}; give sizes, such as --shape "
+            f"{example}={','.join(str(size if size > 0 else 1) for size in fixed[example])} (or give an input a "
+            "constant value with --value)"
         )
     frozen: dict[str, object] = {}
     left = []
@@ -228,7 +231,7 @@ def fix(
         for size in fixed[item.name]:
             dims.add().dim_value = size
         left.append(replace(stated[item.name], shape=fixed[item.name]))
-    del model.graph.value_info[:]  # sizes of open axes would contradict
+    del model.graph.value_info[:]  # its sizes of open axes would contradict the fixed ones
     for output in model.graph.output:
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
@@ -236,7 +239,7 @@ def fix(
 
 
 def name_nodes(model: onnx.ModelProto) -> None:
-    """Gives each node of the model a name of its own."""
+    """Gives each node of the model a unique name."""
     seen: set[str] = set()
     for place, node in enumerate(all_nodes(model.graph)):
         if not node.name or node.name in seen:
@@ -245,13 +248,13 @@ def name_nodes(model: onnx.ModelProto) -> None:
 
 
 def tensor_bytes(tensor: onnx.TensorProto) -> int:
-    """Bytes of a stored tensor."""
+    """Size of a stored tensor in bytes."""
     count: int = math.prod(tensor.dims)
     return -(-count * bits(tensor.data_type) // 8)
 
 
 def bits(data_type: int) -> int:
-    """Bits per value of an ONNX data type; strings count as 64."""
+    """Number of bits per value of an ONNX data type; a string counts as 64."""
     name = onnx.TensorProto.DataType.Name(data_type)
     if name in ("INT4", "UINT4", "FLOAT4E2M1"):
         return 4
@@ -270,7 +273,7 @@ def _operators(
     for node in all_nodes(graph):
         times = runs.get(node.name, 0) if runs else 1
         if node.op_type in CONTROL and runs:
-            continue  # its operators are listed themselves
+            continue  # the operators inside it are listed instead
         if times == 0 or node.op_type == "Constant":
             continue
         module = next((sources[name] for name in node.output if name in sources), "")
@@ -278,7 +281,7 @@ def _operators(
 
 
 def _child(path: str | Path, fixed: Path) -> Message:
-    """The answer of :mod:`chipwise.model.graphs.fuse`, with fewer optimisations if the runtime refuses or crashes."""
+    """Runs :mod:`chipwise.model.graphs.fuse`; tries again with fewer optimisations if the runtime fails or crashes."""
     complaint = ""
     for level in ("extended", "basic", "none"):
         job = {"file": str(fixed), "folder": str(Path(path).absolute().parent), "level": level}
@@ -286,31 +289,31 @@ def _child(path: str | Path, fixed: Path) -> Message:
             found = answer_of("chipwise.model.graphs.fuse", job, timeout_s=CHILD_S, name="child process")
         except ChipwiseError as error:
             if isinstance(error, WorkerError) and error.ended_with is None:
-                raise Unsupported(f"{path}: ONNX Runtime could not fuse it: {line_of(error)}") from None
+                raise Unsupported(f"{path}: ONNX Runtime could not fuse operators: {line_of(error)}") from None
             complaint = complaint or line_of(error)
             continue
         if level != "extended":
             found["notes"].append(f"ONNX Runtime could not fuse operators ({complaint}); they are counted unfused")
         return found
-    raise Unsupported(f"{path}: ONNX Runtime refuses this model: {complaint}")
+    raise Unsupported(f"{path}: ONNX Runtime cannot load this model: {complaint}")
 
 
 def _array(path: str | Path, name: str, value: Value, dtype: np.dtype[np.generic], shape: Sequence[int]) -> AnyArray:
-    """A fixed value as an array of the input's type; a single number fills the shape."""
+    """``value`` as an array of the input's type; a single number fills the whole shape."""
     try:
         array = np.asarray(value).astype(dtype)
     except (ValueError, TypeError):
-        raise InputError(f"{path}: --value {name}: {value!r} is no {dtype}") from None
+        raise InputError(f"{path}: --value {name}: the value must be of type {dtype}, not {value!r}") from None
     if array.ndim == 0 and -1 not in shape:
         return np.full(tuple(shape), array, dtype)
     if array.ndim != len(shape) or any(size not in (-1, given) for size, given in zip(shape, array.shape, strict=True)):
         said = ", ".join("?" if size < 0 else str(size) for size in shape)
-        raise InputError(f"{path}: --value {name} has the shape {array.shape}, but the input is ({said})")
+        raise InputError(f"{path}: --value {name} has the shape {array.shape}, but the input's shape is ({said})")
     return array
 
 
 def _modules(graph: onnx.GraphProto) -> dict[str, str]:
-    """The module that each tensor comes from, by the exporter's metadata or by the node's path."""
+    """The path of the torch module that made each tensor, from the exporter's metadata or the node's name."""
     found = {}
     for node in all_nodes(graph):
         told = next((each.value for each in node.metadata_props if each.key == "pkg.torch.onnx.name_scopes"), "")
@@ -322,7 +325,7 @@ def _modules(graph: onnx.GraphProto) -> dict[str, str]:
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Stored tensors, those of Constant nodes and inner graphs included; a constant is named by its output."""
+    """All stored tensors, including those in Constant nodes and inner graphs. A constant has its output's name."""
     yield from graph.initializer
     for node in graph.node:
         for attribute in node.attribute:
@@ -340,7 +343,7 @@ def _axes(shape: Sequence[int | str]) -> str:
 
 
 def _main_dtype(ops: Sequence[GraphOp]) -> str:
-    """The format of most FLOPs."""
+    """The number format in which most FLOPs are computed."""
     flops: Counter[str] = Counter()
     for op in ops:
         flops[op.dtype] += (op.flops or 0) * op.runs

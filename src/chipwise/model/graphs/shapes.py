@@ -1,4 +1,4 @@
-"""Shapes of a fixed graph's tensors: by ONNX's inference, by rules for the runtime's operators, by a profiled run."""
+"""Finds shapes of a graph's tensors: by ONNX's inference, by rules for ONNX Runtime's operators, or in a test run."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ LIKE_FIRST = {
     "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization", "RotaryEmbedding", "BiasDropout", "BiasAdd",
     "SkipGroupNorm", "GroupNorm", "QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", "QuantizeBFP",
 }  # fmt: skip
-"""Operators of the runtime whose first output has the shape and type of their first input."""
+"""Operators of ONNX Runtime whose first output has the shape and type of their first input."""
 _OF_PROFILE = {"float": "float32", "double": "float64"}
 
 
 def infer(model: onnx.ModelProto, known: Known) -> Known:
-    """Shapes of the main graph's tensors, as far as static inference leads; ``known`` has those found before."""
+    """``known`` together with all shapes in the main graph that can be inferred without a run."""
     found = dict(known)
     for _ in range(4):
         before = len(found)
@@ -49,7 +49,7 @@ def infer(model: onnx.ModelProto, known: Known) -> Known:
 
 
 def unresolved(graph: onnx.GraphProto, known: Known) -> list[str]:
-    """Names of nodes that have an output without a shape, or that hold graphs of their own."""
+    """Names of nodes whose output shapes are not all known, and of nodes that contain graphs (branches, loops)."""
     return [
         node.name
         for node in graph.node
@@ -58,7 +58,7 @@ def unresolved(graph: onnx.GraphProto, known: Known) -> list[str]:
 
 
 def run(file: Path, inputs: list[GraphInput]) -> tuple[Known, dict[str, int]]:
-    """Shapes of a run with made inputs, and how often each node ran."""
+    """Runs the graph with random inputs. Returns the tensors' shapes, and how often each node ran."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -79,7 +79,7 @@ def run(file: Path, inputs: list[GraphInput]) -> tuple[Known, dict[str, int]]:
         node = nodes[each.node]
         for names, told in ((node.input, each.inputs), (node.output, each.outputs)):
             given = [name for name in names if name]
-            if len(given) > len(told):  # inner graphs are told nothing of the weights
+            if len(given) > len(told):  # the profile of an inner graph leaves out weights
                 given = [name for name in given if name not in stored]
             if len(given) == len(told):
                 for tensor, (dtype, shape) in zip(given, told, strict=True):
@@ -105,7 +105,7 @@ def _dtype(element: int) -> str:
 
 
 def _by_rule(node: onnx.NodeProto, known: Known) -> Known:
-    """Shapes of a node's outputs where the runtime's operator has a rule and its inputs are known."""
+    """Shapes of a node's outputs if there is a rule for the operator and its input shapes are known; else empty."""
     first = known.get(node.input[0]) if node.input else None
     if first is None or all(not name or name in known for name in node.output):
         return {}
@@ -115,7 +115,7 @@ def _by_rule(node: onnx.NodeProto, known: Known) -> Known:
     if node.op_type in LIKE_FIRST:
         found = {node.output[0]: first}
         if len(node.output) > 3 and node.output[3]:
-            found[node.output[3]] = first  # the sum, of SkipLayerNormalization
+            found[node.output[3]] = first  # the sum, an extra output of SkipLayerNormalization
         return found
     if node.op_type == "MatMulNBits":
         return {node.output[0]: (dtype, (*shape[:-1], numbers["N"]))}

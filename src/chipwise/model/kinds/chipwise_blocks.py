@@ -1,7 +1,7 @@
 """Modules that the Hugging Face modelling files of all kinds share: norm, attention, feed-forward, layer, config.
 
-It needs only torch and transformers: a Hugging Face folder holds a copy next to the modelling file that imports it.
-Axes: B batch, T tokens, S tokens that they attend to, N heads, H head size, D width, Y and X rows and columns.
+This file needs only torch and transformers. Hugging Face folders hold a copy of it, which their modelling file imports.
+Axes: B batch, T tokens, S attended tokens, N heads, H head size, D width, Y and X rows and columns.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "silu": F.silu,
 }
-Block = Callable[[dict[str, Any], dict[str, Any], int], nn.Module]  # (its spec, the architecture, the layer's number)
+Block = Callable[[dict[str, Any], dict[str, Any], int], nn.Module]  # (block spec, architecture, layer's number)
 
 
 class ChipwiseConfig(PretrainedConfig):
-    """Config whose ``arch`` is the architecture as plain data; the usual fields are derived from it."""
+    """A config. ``arch`` holds the architecture as plain data, from which transformers' usual fields are derived."""
 
     model_type = "chipwise"
     keys_to_ignore_at_inference = ("past_key_values",)
@@ -62,7 +62,7 @@ def _fields(arch: dict[str, Any]) -> dict[str, Any]:
 
 
 class ArchModel(PreTrainedModel):
-    """Base class of models that subclasses build from ``arch``."""
+    """Base class of models; each subclass builds its modules from ``arch``."""
 
     config_class = ChipwiseConfig
     _no_split_modules = ("ResidualLayer",)
@@ -71,7 +71,7 @@ class ArchModel(PreTrainedModel):
     def __init__(self, config: ChipwiseConfig) -> None:
         super().__init__(config)
         if config.arch is None:
-            raise ValueError("the config holds no arch, so there is no model to build")
+            raise ValueError("the config lacks the field `arch`, which describes the model to build")
         self.arch: dict[str, Any] = config.arch
 
 
@@ -110,11 +110,11 @@ class Projections(nn.Module):
         self.out = nn.Linear(width, d_model, bias=block["out_bias"])
 
     def by_heads(self, x_BTD: Tensor) -> Tensor:
-        """Queries, keys or values as (B, N, T, H)."""
+        """Splits queries, keys or values into heads, (B, N, T, H)."""
         return x_BTD.view(*x_BTD.shape[:2], -1, self.head_size).transpose(1, 2)
 
     def attend(self, q_BNTH: Tensor, k_BNSH: Tensor, v_BNSH: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The block's output; ``mask`` is a boolean mask, or values added to the scores."""
+        """The block's output. ``mask`` is boolean, or holds values that are added to the scores."""
         grouped = self.heads != self.kv_heads
         y_BNTH = F.scaled_dot_product_attention(q_BNTH, k_BNSH, v_BNSH, attn_mask=mask, enable_gqa=grouped)
         return self.out(y_BNTH.transpose(1, 2).flatten(2))
@@ -130,7 +130,7 @@ class AttentionBlock(Projections):
 
 
 def cut_patches(x_BCYX: Tensor, edge: int) -> Tensor:
-    """The values of each patch of images (B, C, Y, X), or of each slice of signals (B, C, X)."""
+    """Cuts images (B, C, Y, X) into patches, or signals (B, C, X) into slices, and flattens each."""
     if x_BCYX.ndim == 3:
         batch, channels, frames = x_BCYX.shape
         parts = x_BCYX.reshape(batch, channels, frames // edge, edge)
@@ -141,16 +141,16 @@ def cut_patches(x_BCYX: Tensor, edge: int) -> Tensor:
 
 
 class GroupedLinear(nn.ModuleList):
-    """Matrices of equal parts of the channels: a block-diagonal matrix."""
+    """A block-diagonal matrix: the channels form equal groups, each of which has its own matrix."""
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """The products of the parts, in order."""
+        """The outputs of all groups, concatenated in order."""
         parts = x_BTD.chunk(len(self), dim=-1)
         return torch.cat([one(part) for one, part in zip(self, parts, strict=True)], dim=-1)
 
 
 def make_linear(width: int, outputs: int, block: dict[str, Any]) -> nn.Module:
-    """A dense or a grouped matrix of a feed-forward."""
+    """The dense or grouped matrix that a feed-forward needs."""
     groups = block.get("groups", 1)
     parts = [nn.Linear(width // groups, outputs // groups, bias=block["bias"]) for _ in range(groups)]
     return parts[0] if groups == 1 else GroupedLinear(parts)
@@ -175,9 +175,9 @@ class FeedForwardBlock(nn.Module):
 
 
 class ResidualLayer(nn.Module):
-    """Blocks with a residual connection, each with its norm before the block or after the sum.
+    """Blocks with residual connections. The norm of each block comes before the block, or after the residual sum.
 
-    ``kinds`` are the blocks' classes by name, in execution order.
+    ``kinds`` maps each block's name to its class, in execution order.
     """
 
     def __init__(self, layer: dict[str, Any], arch: dict[str, Any], number: int, kinds: dict[str, Block]) -> None:
@@ -189,7 +189,7 @@ class ResidualLayer(nn.Module):
             setattr(self, f"{name}_norm", make_norm(arch))
 
     def forward(self, x_BTD: Tensor, **beside: Tensor | None) -> Tensor:
-        """The residual stream after the layer; ``beside`` holds further inputs of the blocks, by block name."""
+        """The residual stream after the layer. ``beside`` maps a block's name to its additional input."""
         for name in self.blocks:
             block, norm = getattr(self, name), getattr(self, f"{name}_norm")
             inputs = (beside[name],) if name in beside else ()
@@ -198,5 +198,5 @@ class ResidualLayer(nn.Module):
 
 
 def make_layers(arch: dict[str, Any], **kinds: Block) -> nn.ModuleDict:
-    """The layers by number, built from these block classes."""
+    """A dictionary from layer number to layer. ``kinds`` maps each block's name to its class, in execution order."""
     return nn.ModuleDict({str(i): ResidualLayer(layer, arch, i, kinds) for i, layer in enumerate(arch["layers"])})

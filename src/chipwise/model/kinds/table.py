@@ -1,4 +1,4 @@
-"""The kinds of models that chipwise builds, in the order in which a model is matched with them."""
+"""The kinds of models that chipwise builds, in the order in which they are tried for a model."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ KINDS: tuple[Form, ...] = (
 
 
 def form_of(arch: ArchSpec) -> Form:
-    """The kind of ``arch``, even if chipwise cannot build all of it."""
+    """The kind of model that ``arch`` is, even if chipwise cannot build all of it."""
     return next(form for form in KINDS if form.matches(arch))

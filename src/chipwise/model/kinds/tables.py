@@ -1,4 +1,7 @@
-"""Tables whose rows are as wide as the model, or narrower and followed by a matrix, by their names in run files."""
+"""Names of embedding tables in run files.
+
+``full`` has rows as wide as the model. ``w16`` has rows of 16 values, which a matrix turns into the model's width.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,8 @@ def check_tables(tables: Iterable[str]) -> None:
     """Checks the names of tables in a run file.
 
     Raises:
-        SpecError: One is no table.
+        SpecError: One of the names is unknown.
     """
     for table in tables:
         if table != FULL and not (_TABLE.fullmatch(table) and table_width(table)):
-            raise SpecError(f"{table!r} is no table; write full, or w16 for rows of 16 values", field="table")
+            raise SpecError(f"unknown table {table!r}; write full, or w16 for rows of 16 values", field="table")

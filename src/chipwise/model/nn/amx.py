@@ -1,7 +1,7 @@
-"""Keeps oneDNN from using matrix instructions that the processor lists but cannot run.
+"""Keeps oneDNN from using matrix instructions (AMX) that the processor lists but cannot run.
 
-Some virtual machines list AMX in their CPU flags without enabling it; the first bf16 product then ends the process with
-SIGILL. A forked child tries one product; if it dies, oneDNN is limited to AVX-512.
+Some virtual machines list AMX in their CPU flags without enabling it; the first bf16 matrix product then ends the
+process with SIGILL. A forked child tries one matrix product; if it dies, oneDNN is limited to AVX-512.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import torch
 
-LIMIT = "ONEDNN_MAX_CPU_ISA"  # oneDNN reads it at its first product; child processes inherit it
+LIMIT = "ONEDNN_MAX_CPU_ISA"  # oneDNN reads it at its first matrix product; child processes inherit it
 WITHOUT_AMX = "AVX512_CORE_FP16"
 
 
 def bf16_product_survives() -> bool:
-    """Whether a forked child survives one bf16 matrix product."""
+    """Whether a forked child process survives one bf16 matrix product."""
     child = os.fork()
     if child == 0:
         faulthandler.disable()  # a crash is an expected answer, so print no traceback
@@ -38,7 +38,7 @@ def announces_amx() -> bool:
 
 @functools.cache
 def bf16_is_safe() -> bool:
-    """Whether this process may multiply in bf16; not if torch computed before oneDNN's limit was set."""
+    """Whether this process can multiply in bf16 without a crash. Tests it once in a child process if AMX is listed."""
     return not announces_amx() or bf16_product_survives()
 
 
@@ -48,8 +48,8 @@ def avoid_broken_amx(
     """Limits oneDNN if AMX is listed but does not work, by changing ``environment`` in place.
 
     Args:
-        environment: Gets the limit; an existing limit is kept.
-        announced: Whether the processor lists AMX; read from its flags by default.
+        environment: The environment variables, to which the limit is added unless they already have one.
+        announced: Whether the processor lists AMX; by default, this is read from its flags.
     """
     if announced is None:
         announced = announces_amx()

@@ -13,14 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-LONGEST = 256  # most tokens for which explicit products are used
+LONGEST = 256  # most tokens for which explicit matrix products are used
 
 
 def causal_attention(q_BNTH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor) -> Tensor:
-    """Softmax attention of every token to itself and those before it, (B, N, T, H); N a multiple of K."""
+    """Softmax attention of every token to itself and all earlier tokens, (B, N, T, H). N must be a multiple of K."""
     batch, heads, tokens, size = q_BNTH.shape
     kv_heads = k_BKTH.shape[1]
-    group = heads // kv_heads  # query heads that share a KV head are stacked as rows of one product
+    group = heads // kv_heads  # query heads that share a KV head are stacked as rows of one matrix product
     q = q_BNTH.reshape(batch * kv_heads, group * tokens, size)
     k = k_BKTH.reshape(batch * kv_heads, tokens, size)
     v = v_BKTH.reshape(batch * kv_heads, tokens, size)
@@ -31,9 +31,9 @@ def causal_attention(q_BNTH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor) -> Tensor:
 
 
 def full_attention(q_BNTH: Tensor, k_BNSH: Tensor, v_BNSH: Tensor, added: Tensor | None = None) -> Tensor:
-    """Softmax attention of every token to all, (B, N, T, H); keys and values may be of another sequence.
+    """Softmax attention of every token to all positions, (B, N, T, H). Keys and values may come from another sequence.
 
-    ``added`` is added to the scores (B, N, T, S); axes of one value stand for all.
+    ``added`` is added to the scores (B, N, T, S); its axes of size 1 are broadcast.
     """
     added = None if added is None else added.to(q_BNTH.dtype)
     if k_BNSH.shape[2] > LONGEST:
@@ -47,6 +47,6 @@ def full_attention(q_BNTH: Tensor, k_BNSH: Tensor, v_BNSH: Tensor, added: Tensor
 
 @functools.lru_cache(maxsize=64)
 def _future(tokens: int, group: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Causal mask (minus infinity for later keys) for ``group`` stacked heads, (1, group · T, T)."""
+    """The causal mask (minus infinity at later keys) for ``group`` stacked heads, (1, group · T, T)."""
     mask = torch.full((tokens, tokens), float("-inf"), device=device).triu(1)
     return mask.repeat(group, 1).to(dtype)[None]

@@ -11,19 +11,20 @@ import torch
 Module = TypeVar("Module", bound=torch.nn.Module)
 
 
-def fill(module: Module, *, seed: int, depth: int, deviation: Callable[[str], float | None]) -> Module:
-    """Fills the parameters: biases 0, norms 1, matrices normal with 1/√fan-in, residual outputs scaled down by depth.
+def fill(module: Module, *, seed: int, deviation: Callable[[str], float | None]) -> Module:
+    """Initialises the parameters: biases 0, norms 1, matrices normal with standard deviation 1/√fan-in.
+
+    The output matrices of attention and feed-forwards are also scaled by 1/√(2·depth).
 
     Args:
-        module: The module to fill.
+        module: The module to fill, with its architecture as ``arch``.
         seed: Seed of the normal values, which are drawn in the order of the parameters.
-        depth: Number of layers.
-        deviation: Returns the standard deviation of a parameter by its name, or None for the default; 0 means zeros.
+        deviation: Given a parameter's name, returns its standard deviation; None for the default above, 0 for zeros.
 
     References:
         Residual scaling by 1/√(2·depth): Radford et al. 2019 (GPT-2), section 2.3.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator, depth = torch.Generator().manual_seed(seed), len(module.arch.layers)  # type: ignore[union-attr, arg-type]
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             own = 0.0 if name.endswith("bias") else deviation(name)

@@ -1,4 +1,4 @@
-"""The number format of matrix products: the one that autocast uses, and the one that this machine computes fastest."""
+"""The number format of matrix products: autocast's format, and the format that is fastest on this machine."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Precision = Literal["bf16", "fp32"]
 def compute_format(x: Tensor) -> Tensor:
     """``x`` converted to autocast's format; without autocast, ``x`` itself.
 
-    Called once per block, this saves a conversion per matrix.
+    Blocks call this once, which saves a conversion for each matrix.
     """
     kind = x.device.type
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
 def torch_dtype(precision: Precision) -> torch.dtype:
-    """The torch name of ``precision``."""
+    """The torch dtype for ``precision``."""
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
@@ -35,8 +35,8 @@ def torch_dtype(precision: Precision) -> torch.dtype:
 def fastest_precision() -> Precision:
     """The format with the fastest matrix products on one core of this machine, measured in a few milliseconds.
 
-    If two formats are about equally fast, the answer may differ between processes; use :func:`kept_precision` where it
-    must not.
+    If two formats are about equally fast, two processes may measure different winners. Use :func:`kept_precision` if
+    all processes must use the same format.
     """
 
     def seconds(dtype: torch.dtype) -> float:
@@ -48,7 +48,7 @@ def fastest_precision() -> Precision:
             best = min(best, time.perf_counter() - start)
         return best
 
-    if not bf16_is_safe():  # torch computed before oneDNN's limit was set
+    if not bf16_is_safe():  # torch computed before oneDNN's limit was set, so bf16 may crash
         return "fp32"
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

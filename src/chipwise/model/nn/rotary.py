@@ -10,14 +10,14 @@ from torch import Tensor
 
 
 def tables(head_size: int, max_tokens: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of every position's angles, each (max_tokens, head_size / 2) in FP32."""
+    """Cosines and sines of the rotary angles of all positions, each (max_tokens, head_size / 2) in FP32."""
     frequency = theta ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
     angle = torch.outer(torch.arange(max_tokens, dtype=torch.float64), frequency)
     return angle.cos().float(), angle.sin().float()
 
 
 def rotate(x_BNTH: Tensor, cos_TH: Tensor, sin_TH: Tensor) -> Tensor:
-    """``x_BNTH`` rotated by its positions' angles; ``cos_TH`` and ``sin_TH`` hold half a head each.
+    """Applies rotary positions to ``x_BNTH``. ``cos_TH`` and ``sin_TH`` have half a head's width.
 
     The halves are swapped by a roll: with slices, the backward pass would have to fill two tensors with zeros.
     """

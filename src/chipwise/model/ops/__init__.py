@@ -1,1 +1,1 @@
-"""Operators: FLOPs and bytes of each kernel in closed form; sizes may be arrays."""
+"""Operators, each with formulas for its FLOPs and bytes. Sizes may be numbers or arrays."""

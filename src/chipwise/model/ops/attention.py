@@ -1,4 +1,4 @@
-"""Attention of new positions over the KV cache and themselves, fused or not; and latent attention.
+"""Attention operators: new positions attend to the KV cache and to each other; and latent attention.
 
 References:
     Dao et al. 2022, FlashAttention, arXiv:2205.14135: algorithms 0 and 1, theorem 2.
@@ -21,14 +21,14 @@ ROTATION_FLOPS = 3  # per value: two products, one sum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionOp:
-    """Attention (scores, softmax, values) of ``query_tokens`` new positions over ``past_tokens`` and themselves.
+    """Attention (scores, softmax, values) of ``query_tokens`` new positions to ``past_tokens`` and to each other.
 
-    Writing new keys and values to the cache is included, and rotary positions if ``rope``. ``window`` is the number of
-    tokens that a query attends to, itself included (half on each side if not ``causal``); ``chunk`` limits attention to
-    chunks of so many tokens. ``cross`` attends to ``past_tokens`` of another sequence, without new keys. If
-    ``owns_cache`` is false, it reads the cache of an earlier layer, which counts writing it. ``biases`` is the number
-    of bias tables (one value per pair and head, added to the scores): one, or one per sequence. ``fused`` keeps scores
-    on chip; otherwise they go through memory, and masked scores are computed too.
+    It includes writing new keys and values to the cache and, with ``rope``, rotary positions. ``window`` is the number
+    of tokens that a query attends to, including itself (half on each side if not ``causal``); ``chunk`` limits
+    attention to chunks of that many tokens. With ``cross``, queries attend only to ``past_tokens`` of another sequence.
+    If ``owns_cache`` is false, the operator reads the cache of an earlier layer, whose operator counts the writes.
+    ``biases`` is the number of bias tables (one value per query-key pair and head, added to the scores): 1, or 1 per
+    sequence. ``fused`` keeps scores on chip; otherwise they go through memory, and masked scores are computed too.
     """
 
     kind: ClassVar[str] = "attention"
@@ -53,10 +53,10 @@ class AttentionOp:
         if self.window is not None and self.chunk is not None:
             raise SpecError("attention has a window or chunks, not both", field="chunk")
         if self.chunk is not None and not self.causal:
-            raise SpecError("chunked attention is causal", field="chunk")
+            raise SpecError("chunked attention must be causal", field="chunk")
 
     def pairs(self) -> Size:
-        """Query-key pairs that are not masked, per head and sequence."""
+        """Number of query-key pairs that are not masked, per head and sequence."""
         new, past = self.query_tokens, self.past_tokens
         if self.cross:
             return new * past
@@ -74,7 +74,7 @@ class AttentionOp:
         return growing * past + triangle(growing) + (new - growing) * self.window
 
     def kept_tokens(self) -> Size:
-        """Cache positions that are read, per sequence."""
+        """Number of cache positions that are read per sequence."""
         if self.chunk is not None:
             return self.past_tokens % self.chunk
         if self.window is None:
@@ -82,10 +82,10 @@ class AttentionOp:
         return lesser(self.past_tokens, self.window)
 
     def work(self) -> Work:
-        """FLOPs: two products of 2·head_size per pair, five of softmax per pair, three of rotation per value.
+        """FLOPs per query-key pair and head: 4·head_size for two matrix products, 5 for softmax, 1 for any biases.
 
-        If not fused, all scores, masked ones included, are computed and written, then read and written by softmax, and
-        read again.
+        Each rotated value takes 3 FLOPs. Unless fused, masked scores are computed too, and all scores are written and
+        read twice: before softmax and after it.
         """
         rows = self.batch * self.query_tokens
         new_kv = 0 if self.cross else 2 * rows * self.kv_heads * self.head_size
@@ -110,7 +110,7 @@ class AttentionOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentAttentionOp:
-    """Multi-head latent attention of new positions over ``past_tokens`` and themselves, causal.
+    """Causal multi-head latent attention of new positions to ``past_tokens`` and to each other.
 
     The cache holds ``kv_rank + rope_size`` values per token for all heads together. ``absorbed`` (decode) works
     directly on these latents: queries and results have the latent's width, and separate matmuls convert them. Otherwise
@@ -131,7 +131,7 @@ class LatentAttentionOp:
     cache: str = "fp32"
 
     def pairs(self) -> Size:
-        """Query-key pairs that the causal mask allows, per head and sequence."""
+        """Number of query-key pairs that the causal mask allows, per head and sequence."""
         return self.query_tokens * self.past_tokens + triangle(self.query_tokens)
 
     @property
@@ -145,7 +145,7 @@ class LatentAttentionOp:
         return self.kv_rank if self.absorbed else self.value_size
 
     def work(self) -> Work:
-        """FLOPs: 2·(key + result) + 5 per pair and head. If absorbed, the latent is read once for all heads."""
+        """FLOPs: 2·(key + result) + 5 per query-key pair and head. If absorbed, heads share one read of the latents."""
         rows = self.batch * self.query_tokens
         pairs = self.batch * self.heads * self.pairs()
         queries, results = rows * self.heads * self.key_size, rows * self.heads * self.result_size
@@ -165,22 +165,22 @@ class LatentAttentionOp:
 
 
 def flash_attention_io(*, tokens: int, head_size: int, sram_values: int) -> int:
-    """Values that FlashAttention moves to and from memory for one head of a sequence, forward, without a mask.
+    """Number of values that FlashAttention moves to and from memory for one head, in a forward pass without a mask.
 
-    Algorithm 1 of the paper: the outer loop reads each key block of ``M / 4d`` rows once; for each block, all queries
-    and results are read and results written, and two statistics per row are read and written.
+    Algorithm 1 of the paper: the outer loop reads each key block of ``M / 4d`` rows once. For each block, all queries
+    are read, all results are read and written, and two statistics per row are read and written.
 
     Args:
         tokens: Length N of the sequence.
         head_size: Width d of the head.
-        sram_values: Values M that fit on chip, at least 4·d.
+        sram_values: Number M of values that fit on chip, at least 4·d.
     """
     if sram_values < 4 * head_size:
-        raise SpecError(f"must hold four rows of {head_size} values, not {sram_values}", field="sram_values")
+        raise SpecError(f"must be enough for four rows of {head_size} values, not {sram_values}", field="sram_values")
     outer = -(-tokens // -(-sram_values // (4 * head_size)))
     return 2 * tokens * head_size + outer * (3 * tokens * head_size + 4 * tokens)
 
 
 def standard_attention_io(*, tokens: int, head_size: int) -> int:
-    """Values that attention moves for one head if scores and probabilities go through memory (algorithm 0)."""
+    """Number of values that attention moves for one head if scores and probabilities are in memory (algorithm 0)."""
     return 4 * tokens * head_size + 4 * tokens**2

@@ -1,8 +1,8 @@
-"""Collectives: bytes between devices, at the minimum that any algorithm needs.
+"""Collectives: the least number of bytes that any algorithm must move between devices.
 
 References:
     Thakur, Rabenseifner and Gropp 2005, Optimization of collective communication operations in MPICH.
-    NVIDIA nccl-tests, PERFORMANCE.md: its bus-bandwidth factors are the shares in :meth:`CollectiveOp.work`.
+    NVIDIA nccl-tests, PERFORMANCE.md: its bus-bandwidth factors are the fractions in :meth:`CollectiveOp.work`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class CollectiveOp:
         return self.collective
 
     def work(self) -> Work:
-        """The least bytes that each device sends, and the least sums that it computes.
+        """The least work of each device: the bytes that it sends, and the additions that it computes.
 
-        With p devices: (p - 1)/p of the payload for all-gather, reduce-scatter and all-to-all, twice that for
-        all-reduce, and the whole payload for p2p.
+        With p devices, each sends (p - 1)/p of the payload for all-gather, reduce-scatter and all-to-all, twice that
+        for all-reduce, and the whole payload for p2p.
         """
         share = (self.devices - 1) / self.devices
         sent = {"p2p": 1, "all_reduce": 2 * share}.get(self.collective, share) * self.payload_bytes

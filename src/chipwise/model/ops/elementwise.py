@@ -45,7 +45,7 @@ class Elementwise:
     """``function`` applied element-wise, with ``elements`` results.
 
     ``inputs`` is the number of tensors that are read (None: one per argument of the function). ``output`` is the format
-    of the results if it differs from ``activations`` (quantising, writing a narrower cache).
+    of the results if it differs from ``activations``, as in quantising or in writing to a cache with fewer bits.
     """
 
     kind: ClassVar[str] = "elementwise"

@@ -1,4 +1,4 @@
-"""Looking up rows of a table, and choosing the next token."""
+"""Two operators: one looks up rows of a table, the other chooses the next token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class EmbeddingOp:
     activations: str = "fp32"
 
     def work(self) -> Work:
-        """No arithmetic; the gathered rows are read and written."""
+        """Counts no FLOPs; the gathered rows are read and written."""
         return Work(
             flops=0,
             weight_bytes=weight_format(self.weights).matrix_bytes(self.tokens, self.width),
@@ -40,7 +40,7 @@ class SampleOp:
     activations: str = "fp32"
 
     def work(self) -> Work:
-        """One comparison per logit; sampling adds softmax (5) and running sum (1). 32-bit tokens are written."""
+        """FLOPs per logit: 1 to compare; sampling adds 5 for softmax and 1 for a running sum. Writes 32-bit tokens."""
         logits = self.rows * self.vocabulary
         return Work(
             flops=logits * (1 if self.greedy else 6),

@@ -1,4 +1,4 @@
-"""OpGraph: the operators of one pass through a model, in order, each with its place."""
+"""OpGraph: the operators of one pass through a model, in order, each with its place in the model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class OpGraph:
         return len(self.ops)
 
     def work(self) -> Work:
-        """Total work of all operators. Weights that several layers share are counted each time they are read."""
+        """Total work of all operators. Weights that several layers share are counted each time that they are read."""
         total = Work(flops=0)
         for placed in self.ops:
             total = total + placed.op.work()

@@ -11,7 +11,7 @@ from chipwise.model.ops.work import Work
 
 
 def product_format(activations: str) -> str:
-    """Output format of a product: that of its activations, or BF16 if these are narrower than 16 bits."""
+    """Output format of a matrix product: the format of the activations if it has at least 16 bits, else BF16."""
     return activations if dtype_of(activations).bits >= 16 else DType.BF16.value
 
 
@@ -33,7 +33,7 @@ class Matmul:
         return weight_format(self.weights)
 
     def work(self) -> Work:
-        """2mkn FLOPs, plus one per result with a bias. Weights and inputs are read once, results written once."""
+        """FLOPs: 2mkn, and mn more if there is a bias. Weights and inputs are read once; results are written once."""
         outputs, leaves = self.m * self.n, product_format(self.activations)
         bias = values_bytes(self.n, leaves) if self.bias else 0
         return Work(
@@ -57,7 +57,7 @@ class GroupedMatmul:
     activations: str = "fp32"
 
     def work(self) -> Work:
-        """2·tokens·k·n FLOPs. Each matrix with at least one row is read once: at most min(groups, tokens) matrices."""
+        """FLOPs: 2·tokens·k·n. Each matrix that gets a row is read once: at most min(groups, tokens) matrices."""
         met = lesser(self.tokens, self.groups)
         return Work(
             flops=2 * self.tokens * self.k * self.n,
@@ -73,10 +73,11 @@ DENSE_CONV = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvOp:
-    """A convolution: each of ``positions`` outputs reads ``taps`` inputs in its group's channels.
+    """A convolution: each of ``positions`` outputs reads ``taps`` inputs in each channel of its group.
 
     ``taps`` is the filter's size over all axes; ``groups == in_channels == out_channels`` is depthwise, as in the short
-    causal convolutions of Mamba and gated delta layers. ``input_positions`` None means as many inputs as outputs.
+    causal convolutions of Mamba and gated delta layers. If ``input_positions`` is None, there are as many inputs as
+    outputs.
     """
 
     kind: ClassVar[str] = "conv"
@@ -90,10 +91,10 @@ class ConvOp:
     weights: str = "fp32"
     activations: str = "fp32"
     bias: bool = False
-    centred: bool = False  # reads as many positions after as before; causal convolutions have another kernel
+    centred: bool = False  # reads as many positions after as before; causal convolutions have a different kernel
 
     def work(self) -> Work:
-        """For each output: two FLOPs per tap and channel of the group, and one for the bias."""
+        """FLOPs per output: two per tap and channel of the group, and one for the bias."""
         fan_in = self.taps * (self.in_channels // self.groups)
         outputs = self.batch * self.positions * self.out_channels
         inputs = self.positions if self.input_positions is None else self.input_positions

@@ -1,4 +1,4 @@
-"""Norms."""
+"""Norms as operators: their FLOPs and bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.model.ops.work import Work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormOp:
-    """RMSNorm or LayerNorm over ``width`` values for ``rows`` rows; ``skip`` includes a fused residual addition."""
+    """RMSNorm or LayerNorm of ``rows`` rows of ``width`` values. ``skip`` adds a fused residual addition."""
 
     kind: ClassVar[str] = "norm"
     rows: Size

@@ -1,4 +1,4 @@
-"""An operator that runs once per several passes, such as the decoder of latents after all denoising steps."""
+"""An operator that runs once for several passes, such as the latent decoder after all denoising steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Once:
 
     @property
     def kind(self) -> str:
-        """The kind of ``op``."""
+        """The name of ``op`` in tables and reports."""
         return self.op.kind
 
     def work(self) -> Work:

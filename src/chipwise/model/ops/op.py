@@ -1,8 +1,8 @@
-"""Operators, which count their work from their sizes. Each is one kernel, or one node of a runtime's graph.
+"""Operators, which compute their work from their sizes. An operator is one kernel, or one node of a runtime's graph.
 
-Sizes are whole numbers, or numpy arrays of one shape, so that one operator can represent thousands of calls. Formats
-are names from :mod:`chipwise.core.dtypes`. Each distinct byte is counted once. A multiply-add counts as two FLOPs; an
-exponential, division or square root counts as one.
+Sizes are whole numbers, or numpy arrays of one shape, so that one operator object can represent thousands of calls.
+Formats are names from :mod:`chipwise.core.dtypes`. Each distinct byte that is read or written is counted once. A
+multiply-add counts as two FLOPs; an exponential, division or square root counts as one.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ class Op(Protocol):
 
 
 def lesser(a: Size, b: Size) -> Size:
-    """The smaller of two sizes, each a number or an array."""
+    """The element-wise smaller of two sizes; each may be a number or an array."""
     return min(a, b) if _plain(a) and _plain(b) else np.minimum(a, b)
 
 
 def greater(a: Size, b: Size) -> Size:
-    """The greater of two sizes, each a number or an array."""
+    """The element-wise greater of two sizes; each may be a number or an array."""
     return max(a, b) if _plain(a) and _plain(b) else np.maximum(a, b)
 
 
 def choose(condition: bool | np.bool_ | NDArray[np.bool_], a: Size, b: Size) -> Size:
-    """``a`` if ``condition`` holds, else ``b``; each may be an array."""
+    """``a`` where ``condition`` is true, else ``b``; all three may be arrays."""
     if isinstance(condition, bool | np.bool_):
         return a if condition else b
     return np.where(condition, a, b)
 
 
 def triangle(n: Size) -> Size:
-    """1 + 2 + … + n."""
+    """The sum 1 + 2 + … + n."""
     return n * (n + 1) // 2
 
 

@@ -1,4 +1,4 @@
-"""The mean over positions."""
+"""The mean over positions as an operator: its FLOPs and bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PoolOp:
     activations: str = "fp32"
 
     def work(self) -> Work:
-        """One addition per value read, and one division per result."""
+        """FLOPs: one addition per input value, and one division per result."""
         read, written = self.batch * self.positions * self.width, self.batch * self.width
         return Work(
             flops=read + written,

@@ -15,7 +15,7 @@ POINTWISE_FLOPS = 7  # per score: scale, bias, and five for SiLU
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingBagOp:
-    """``bags`` sums of ``ids`` rows of ``width`` values, from a table of ``rows`` rows stored in ``weights`` format."""
+    """Sums ``ids`` rows of ``width`` values for each of ``bags`` bags, from a table of ``rows`` rows."""
 
     kind: ClassVar[str] = "embedding_bag"
     bags: Size
@@ -26,7 +26,7 @@ class EmbeddingBagOp:
     activations: str = "fp32"
 
     def work(self) -> Work:
-        """One addition per gathered value; the gathered rows are read, the sums written."""
+        """FLOPs: one addition per gathered value. The gathered rows are read, the sums are written."""
         gathered = self.bags * self.ids
         return Work(
             flops=gathered * self.width,
@@ -37,12 +37,12 @@ class EmbeddingBagOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestAttentionOp:
-    """Attention over a request: each position attends to the ``history`` before it and itself, with position biases.
+    """Attention over a request: each position attends to itself and to the ``history`` before it, with position biases.
 
     A candidate attends to the whole history and to no other candidate. If ``whole``, history positions are queries too;
-    otherwise only candidates are (in a model's last attention). ``pointwise`` applies SiLU to each score instead of a
-    softmax. ``fused`` keeps scores on chip and skips masked pairs; otherwise scores go through memory, and masked ones
-    are computed too.
+    otherwise only candidates are queries, as in a model's last attention. ``pointwise`` applies SiLU to each score
+    instead of a softmax. ``fused`` keeps scores on chip and skips masked pairs; otherwise scores go through memory, and
+    masked scores are computed too.
     """
 
     kind: ClassVar[str] = "request_attention"
@@ -63,15 +63,15 @@ class RequestAttentionOp:
 
     @property
     def positions(self) -> Size:
-        """Positions per request."""
+        """Sequence length of a request."""
         return self.history + self.candidates
 
     def pairs(self) -> Size:
-        """Query-key pairs that are not masked, per head and request."""
+        """Number of query-key pairs that are not masked, per head and request."""
         return self.candidates * (self.history + 1) + (triangle(self.history) if self.whole else 0)
 
     def work(self) -> Work:
-        """FLOPs: two products of 2·head_size per pair, plus softmax or SiLU."""
+        """FLOPs: two matrix products of 2·head_size per query-key pair, plus softmax or SiLU."""
         width = self.heads * self.head_size
         each = 4 * self.head_size + (POINTWISE_FLOPS if self.pointwise else SOFTMAX_FLOPS)
         pairs: Size = self.batch * self.heads * self.pairs()
@@ -97,7 +97,7 @@ class RowDotOp:
     activations: str = "fp32"
 
     def work(self) -> Work:
-        """Two FLOPs per pair of values."""
+        """FLOPs: two per pair of values."""
         values = self.rows * self.width
         return Work(
             flops=2 * values,

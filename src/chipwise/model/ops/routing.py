@@ -1,4 +1,4 @@
-"""Mixture of experts: routing tokens to experts, and computing the experts on one device."""
+"""Operators of a mixture of experts: routing tokens to experts, and computing the experts on one device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chipwise.model.ops.work import Work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteOp:
-    """Chooses ``topk`` of ``experts`` for each of ``tokens``, from the FP32 scores of a separate matmul."""
+    """Chooses ``topk`` of ``experts`` experts for each of ``tokens`` tokens, from FP32 scores of a separate matmul."""
 
     kind: ClassVar[str] = "route"
     tokens: Size
@@ -20,18 +20,22 @@ class RouteOp:
     topk: Size
 
     def work(self) -> Work:
-        """FLOPs: softmax (5) and ``topk`` comparisons per score. Each choice writes a 32-bit weight and index."""
+        """FLOPs per score: 5 for softmax, ``topk`` comparisons.
+
+        For each chosen expert, a weight and an index are written, each of 32 bits.
+        """
         scores = self.tokens * self.experts
         return Work(flops=scores * (5 + self.topk), read_bytes=4 * scores, write_bytes=8 * self.tokens * self.topk)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsOp:
-    """The work of ``local_experts`` (of ``experts``) on one device, for the share of ``tokens`` routed to them.
+    """The work of a mixture of experts on one device, which has ``local_experts`` of all ``experts`` experts.
 
-    Each token is routed to ``topk`` experts, uniformly and independently; counts are expected values. An expert is two
-    products with the activation between them, whose input goes through memory. Routing and combining are separate
-    operators. If not ``grouped``, experts run one after another.
+    Each of ``tokens`` tokens is routed to ``topk`` experts, uniformly and independently. The device processes a token
+    once for each of its own experts that the token is routed to; counts are expected values. An expert is two matrix
+    products (three if ``gated``) with an activation between them. The activation's input and result go through memory.
+    Routing and combining are separate operators. If not ``grouped``, experts run one after another.
     """
 
     tokens: Size
@@ -52,16 +56,19 @@ class ExpertsOp:
         return "experts" if self.grouped else "looped_experts"
 
     def rows(self) -> Size:
-        """Expected rows over all local experts."""
+        """Expected number of rows that all local experts process together."""
         return self.tokens * self.topk * self.local_experts / self.experts
 
     def met(self) -> Size:
-        """Expected number of local experts with at least one row."""
+        """Expected number of local experts that get at least one row."""
         missed = (1 - self.topk / self.experts) ** self.tokens
         return self.local_experts * (1 - missed)
 
     def work(self) -> Work:
-        """FLOPs: (6 if gated, else 4)·rows·d_model·width plus the activation. Weights of ``met`` experts are read."""
+        """FLOPs: (6 if gated, else 4)·rows·d_model·width, plus biases and activation.
+
+        Weights are read only for experts that get at least one row.
+        """
         rows, inner = self.rows(), self.rows() * self.width
         matrices = 3 if self.gated else 2
         stored = weight_format(self.weights)

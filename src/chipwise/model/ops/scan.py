@@ -1,4 +1,4 @@
-"""Recurrences over tokens with a state of fixed size: Mamba-2 and the gated delta rule.
+"""Recurrences over tokens, with a state of fixed size: Mamba-2 and the gated delta rule.
 
 References:
     Dao and Gu 2024, Transformers are SSMs (Mamba-2), arXiv:2405.21060: the chunked form in section 6.
@@ -22,9 +22,9 @@ CHUNKS: dict[ScanVariant, int] = {"mamba2": 256, "gated_delta": 64}  # positions
 class ScanOp:
     """``query_tokens`` steps of a recurrence with a (key_size, value_size) state for each of ``heads`` heads.
 
-    For Mamba-2, ``key_size`` is the state size and ``value_size`` the head size. The heads of each of ``groups`` groups
-    share B and C (keys and queries in gated delta). A single token is one step of the recurrence; several are computed
-    in chunks, by matrix products. The state is read and written once, in ``state`` format.
+    For Mamba-2, ``key_size`` is the state size and ``value_size`` the head size. Heads form ``groups`` groups that
+    share B and C (keys and queries in gated delta). A single token is one step of the recurrence; several tokens are
+    computed in chunks, by matrix products. The state is read and written once, in ``state`` format.
     """
 
     variant: ScanVariant
@@ -39,7 +39,7 @@ class ScanOp:
 
     @property
     def kind(self) -> str:
-        """The variant's name."""
+        """The name of the variant in tables and reports."""
         return self.variant
 
     @property
@@ -66,7 +66,7 @@ class ScanOp:
         )
 
     def _step_flops(self) -> Size:
-        """FLOPs per head and token: decay of the state (1 per value), an outer product (2) and the read-out (2).
+        """FLOPs per head and token. Per value of the state: 1 for decay, 2 for an outer product, 2 for the read-out.
 
         Mamba-2 also scales its input by dt and adds D·x (3 per value of the head). Gated delta first reads the state's
         value for the key (2 per value of the state) and writes the scaled difference (2 per value of the head).

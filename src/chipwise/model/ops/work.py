@@ -1,4 +1,4 @@
-"""Work of one call of an operator. Defines a FLOP: a multiply-add is two."""
+"""The work of one call of an operator: FLOPs and bytes. A multiply-add counts as two FLOPs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.core.dtypes import Size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Counts of FLOPs and bytes, never rates: whole numbers, arrays, or expected values if routing is random."""
+    """Numbers of FLOPs and bytes (never rates). They may be arrays, or expected values if routing is random."""
 
     flops: Size  # a multiply-add is two
     weight_bytes: Size = 0  # parameters read, in their stored format, scales included
@@ -21,12 +21,12 @@ class Work:
 
     @property
     def bytes(self) -> Size:
-        """All bytes moved between a device and its own memory when nothing is cached."""
+        """Number of bytes moved between a device and its own memory if nothing is cached."""
         return self.weight_bytes + self.read_bytes + self.write_bytes
 
     @property
     def intensity(self) -> Size:
-        """Arithmetic intensity, FLOPs per byte moved; 0 if nothing moves."""
+        """Arithmetic intensity: FLOPs per byte moved; 0 if no bytes are moved."""
         moved = self.bytes
         if isinstance(moved, np.ndarray):
             return np.divide(self.flops, moved, out=np.zeros(moved.shape), where=moved > 0)

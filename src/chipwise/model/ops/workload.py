@@ -1,4 +1,4 @@
-"""Workload: the requests that a model serves."""
+"""``Workload``: the batch of requests that a model serves at once."""
 
 from __future__ import annotations
 
@@ -32,13 +32,17 @@ class Workload:
 
     @property
     def total_tokens(self) -> int:
-        """Positions that the KV cache holds at the end."""
+        """Number of positions in the KV cache at the end of a request."""
         return self.prompt_tokens + self.new_tokens
 
     def past_tokens(self, phase: Phase) -> int:
-        """Cached positions before the pass: 0 in prefill; the middle decode step's in decode."""
+        """Number of cached positions before a pass.
+
+        In prefill, it is 0. In decode, it is the number in the middle of generation: the prompt and half of the new
+        tokens.
+        """
         return 0 if phase is Phase.PREFILL else self.prompt_tokens + self.new_tokens // 2
 
     def query_tokens(self, phase: Phase) -> int:
-        """New positions in one pass, per sequence."""
+        """Number of new positions per sequence in one pass."""
         return self.prompt_tokens if phase is Phase.PREFILL else 1

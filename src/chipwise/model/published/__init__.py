@@ -1,1 +1,1 @@
-"""Published models: conversion between Hugging Face configs and architectures, and look-up by typed names."""
+"""Published models: converts between Hugging Face configs and architectures; finds models by names that users type."""

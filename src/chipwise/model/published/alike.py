@@ -1,4 +1,4 @@
-"""Reading a config as another family: ``folder as llama``, the stored form of ``--like llama``."""
+"""Names such as ``FOLDER as llama``, from ``--like llama``: the folder's config is read as one of that family."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ALIKE = re.compile(r"(.+) as ([A-Za-z0-9_.-]+)")
 
 
 def split(model: str | Path) -> tuple[str, str | None]:
-    """Splits ``FOLDER as FAMILY`` into its parts; any other name gives the name and None.
+    """Splits ``FOLDER as FAMILY`` into folder and family; returns any other name unchanged, with None.
 
     >>> split("gpt2")
     ('gpt2', None)
@@ -25,7 +25,9 @@ def split(model: str | Path) -> tuple[str, str | None]:
 
 
 def named(model: Model, like: str | None) -> Model | str:
-    """``MODEL as LIKE`` for a model that is read as the family ``like``; ``model`` itself without ``like``.
+    """Returns ``MODEL as LIKE``, which means that ``model`` is read as the family ``like``.
+
+    Without ``like``, returns ``model`` itself.
 
     Raises:
         SpecError: ``model`` is not a file or folder.
@@ -33,5 +35,5 @@ def named(model: Model, like: str | None) -> Model | str:
     if like is None:
         return model
     if not isinstance(model, str | Path) or not os.path.exists(str(model)):
-        raise SpecError(f"is for a config.json or its folder, not for {short(str(model))}", field="like")
+        raise SpecError(f"works only with a config.json or its folder, not with {short(str(model))}", field="like")
     return f"{model} as {like}"

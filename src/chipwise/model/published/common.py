@@ -11,13 +11,14 @@ from chipwise.model.arch.arch import check_heads
 from chipwise.model.arch.feed_forward import FeedForward, FeedForwardBlock
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
+from chipwise.model.arch.trunk import Stem
 from chipwise.model.published.fields import Fields
 
 Windows = Sequence[int | None]
 
 
 def attention(fields: Fields, *, head_size: int | None = None, **changes: object) -> Attention:
-    """An attention block from fields named as in Llama's config, with ``changes``."""
+    """An attention block from fields named as in Llama's config. ``changes`` replace fields of the block."""
     d_model, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     size = fields.size_or_none("head_dim") or head_size
     if not size:
@@ -27,6 +28,18 @@ def attention(fields: Fields, *, head_size: int | None = None, **changes: object
         "kv_heads": fields.size("num_key_value_heads", heads),
         "head_size": size or d_model // heads,
     }
+    return build(Attention, found | changes)
+
+
+def biased(fields: Fields, *, head_size: int | None = None, default: bool = False, **changes: object) -> Attention:
+    """An attention block. All its projections have biases if the config's ``attention_bias`` is true, else none."""
+    bias = fields.take("attention_bias", bool, default)
+    return attention(fields, head_size=head_size, qkv_bias=bias, out_bias=bias, **changes)
+
+
+def equal_heads(heads: int, width: int, **changes: object) -> Attention:
+    """Bidirectional multi-head attention. The width of each head is ``width / heads``."""
+    found = {"heads": heads, "kv_heads": heads, "head_size": width // heads, "rope": False, "causal": False}
     return build(Attention, found | changes)
 
 
@@ -48,17 +61,12 @@ def layers(
     fields: Fields, heads: Attention, ffn: FeedForwardBlock, windows: Windows | None = None
 ) -> tuple[Layer, ...]:
     """Layers of attention and ``ffn`` that differ only in their windows."""
-    sizes = windows or (None,) * depth(fields)
+    sizes = windows or (None,) * fields.depth()
     return tuple(Layer(attention=replace(heads, window=window), ffn=ffn) for window in sizes)
 
 
-def depth(fields: Fields) -> int:
-    """Number of layers."""
-    return fields.depth()
-
-
 def decoder(fields: Fields, stack: Iterable[Layer], **changes: object) -> dict[str, object]:
-    """The ArchSpec fields that Llama-like families have in common, with ``changes``."""
+    """The ArchSpec fields that Llama-like families have in common. ``changes`` replace fields."""
     found: dict[str, object] = {
         "vocab_size": fields.size("vocab_size"),
         "d_model": fields.size("hidden_size"),
@@ -76,7 +84,7 @@ def decoder(fields: Fields, stack: Iterable[Layer], **changes: object) -> dict[s
 def with_layernorm(
     fields: Fields, stack: Iterable[Layer], *, tied: bool, vocabulary: int | None = None, **changes: object
 ) -> dict[str, object]:
-    """The ArchSpec fields that decoders with LayerNorm have in common, with ``changes``."""
+    """The ArchSpec fields that decoders with LayerNorm have in common. ``changes`` replace fields."""
     return {
         "vocab_size": fields.size("vocab_size", vocabulary),
         "d_model": fields.size("hidden_size"),
@@ -89,18 +97,24 @@ def with_layernorm(
     }
 
 
+def of_signals(stem: Stem, d_model: int, stack: tuple[Layer, ...], **changes: object) -> dict[str, object]:
+    """The ArchSpec fields that models of images and sound have in common. ``changes`` replace fields."""
+    found = {"vocab_size": 0, "stem": stem, "d_model": d_model, "layers": stack, "norm": "layernorm", "norm_bias": True}
+    return found | changes
+
+
 def layer_types(fields: Fields, default: Sequence[str], known: Iterable[str]) -> list[str]:
     """The kind of each layer: ``layer_types``, or ``default`` if the config has none."""
     types = fields.items("layer_types") or list(default)
-    if len(types) != depth(fields):
-        raise SpecError(f"names {len(types)} layers; num_hidden_layers is {depth(fields)}", field="layer_types")
+    if len(types) != fields.depth():
+        raise SpecError(f"has {len(types)} entries, but num_hidden_layers is {fields.depth()}", field="layer_types")
     for i, kind in enumerate(types):
         if kind not in known:
-            raise SpecError(f"layers of type {short(kind)} are not read", field=f"layer_types[{i}]")
+            raise SpecError(f"layers of type {short(kind)} are not supported", field=f"layer_types[{i}]")
     return types
 
 
 def windows_of(fields: Fields, window: int | None, default: Sequence[str]) -> Windows:
-    """The window of each layer; None for full attention."""
+    """The attention window of each layer; None for full attention."""
     types = layer_types(fields, default, {"full_attention", "sliding_attention"})
     return tuple(window if kind == "sliding_attention" else None for kind in types)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from chipwise.model.arch.feed_forward import Activation, FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.published.common import attention, depth, ungated
+from chipwise.model.published.common import attention, biased, ungated
 from chipwise.model.published.fields import Fields
 
 
@@ -18,13 +18,12 @@ def read_bert(fields: Fields) -> dict[str, object]:
         ffn=ungated(fields, fields.size("intermediate_size")),
     )
     if fields.take("position_embedding_type", str, "absolute") != "absolute":
-        fields.notes.append("position_embedding_type: positions relative to each other are not computed")
-    for dropout in ("attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout", "tie_word_embeddings"):
-        fields.maybe(dropout)  # does not affect inference
+        fields.notes.append("position_embedding_type: relative position embeddings are not implemented")
+    fields.skip("attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout", "tie_word_embeddings")
     return {
         "vocab_size": fields.size("vocab_size", 30522),
         "d_model": fields.size("hidden_size"),
-        "layers": (layer,) * depth(fields),
+        "layers": (layer,) * fields.depth(),
         "max_tokens": fields.size("max_position_embeddings", 512),
         "norm": "layernorm",
         "norm_eps": fields.take("layer_norm_eps", float, 1e-12),
@@ -39,9 +38,8 @@ def read_bert(fields: Fields) -> dict[str, object]:
 
 
 def read_modernbert(fields: Fields) -> dict[str, object]:
-    """ModernBERT as a text encoder: rotary positions; two layers with a window alternate with one global layer."""
-    bias = fields.take("attention_bias", bool, False)
-    heads = attention(fields, qkv_bias=bias, out_bias=bias, causal=False)
+    """ModernBERT as a text encoder: rotary positions; every third layer is global, all others have a window."""
+    heads = biased(fields, causal=False)
     ffn = FeedForward(
         width=fields.size("intermediate_size"),
         activation=fields.activation("hidden_activation", "gelu"),
@@ -50,7 +48,7 @@ def read_modernbert(fields: Fields) -> dict[str, object]:
     every, window = fields.size("global_attn_every_n_layers", 3), fields.size("local_attention", 128)
     stack = (
         Layer(attention=replace(heads, window=window if i % every else None), ffn=ffn, attention_norm=i > 0)
-        for i in range(depth(fields))
+        for i in range(fields.depth())
     )
     return {
         "vocab_size": fields.size("vocab_size", 50368),

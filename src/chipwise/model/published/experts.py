@@ -8,7 +8,7 @@ from chipwise.errors import SpecError
 from chipwise.model.arch.feed_forward import FeedForward, MixtureOfExperts
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, LatentAttention
-from chipwise.model.published.common import attention, decoder, depth, gated, layers, windows_of
+from chipwise.model.published.common import attention, biased, decoder, gated, layers, windows_of
 from chipwise.model.published.dense import qwen_windows, rotated
 from chipwise.model.published.fields import Fields
 
@@ -19,24 +19,21 @@ def _expert(fields: Fields, width: str = "moe_intermediate_size", *, bias: bool 
 
 def read_mixtral(fields: Fields) -> dict[str, object]:
     """Mixtral: eight experts instead of each feed-forward."""
-    mixture = MixtureOfExperts(
+    windows = (fields.size_or_none("sliding_window"),) * fields.depth()
+    return decoder(fields, layers(fields, attention(fields), _mixtral(fields), windows))
+
+
+def _mixtral(fields: Fields) -> MixtureOfExperts:
+    return MixtureOfExperts(
         experts=fields.size("num_local_experts", 8),
         active=fields.size("num_experts_per_tok", 2),
         expert=_expert(fields, "intermediate_size"),
     )
-    windows = (fields.size_or_none("sliding_window"),) * depth(fields)
-    return decoder(fields, layers(fields, attention(fields), mixture, windows))
 
 
 def read_granitemoe(fields: Fields) -> dict[str, object]:
-    """Granite 3 MoE. Its multipliers do not fit an ArchSpec and are noted as unsupported fields."""
-    bias = fields.take("attention_bias", bool, False)
-    mixture = MixtureOfExperts(
-        experts=fields.size("num_local_experts", 8),
-        active=fields.size("num_experts_per_tok", 2),
-        expert=_expert(fields, "intermediate_size"),
-    )
-    return decoder(fields, layers(fields, attention(fields, qkv_bias=bias, out_bias=bias), mixture))
+    """Granite 3 MoE. An ArchSpec cannot represent Granite's multipliers, so each is noted as an unknown field."""
+    return decoder(fields, layers(fields, biased(fields), _mixtral(fields)))
 
 
 def read_qwen2_moe(fields: Fields) -> dict[str, object]:
@@ -47,8 +44,7 @@ def read_qwen2_moe(fields: Fields) -> dict[str, object]:
 
 def read_qwen3_moe(fields: Fields) -> dict[str, object]:
     """Qwen3 MoE."""
-    bias = fields.take("attention_bias", bool, False)
-    heads = attention(fields, head_size=128, qkv_bias=bias, out_bias=bias, qk_norm=True)
+    heads = biased(fields, head_size=128, qk_norm=True)
     return _qwen_moe(fields, heads, shared=False)
 
 
@@ -77,22 +73,21 @@ def qwen_mixture(fields: Fields, *, shared: bool) -> MixtureOfExperts:
 
 
 def qwen_sparse(fields: Fields) -> list[bool]:
-    """Mask of layers with experts."""
-    step, plain = fields.size("decoder_sparse_step", 1), fields.layer_numbers("mlp_only_layers", depth(fields))
-    return [i not in plain and (i + 1) % step == 0 for i in range(depth(fields))]
+    """Whether each layer has experts instead of a dense feed-forward."""
+    step, plain = fields.size("decoder_sparse_step", 1), fields.layer_numbers("mlp_only_layers", fields.depth())
+    return [i not in plain and (i + 1) % step == 0 for i in range(fields.depth())]
 
 
 def read_gpt_oss(fields: Fields) -> dict[str, object]:
     """gpt-oss: biases everywhere, attention sinks, a window in every other layer."""
-    bias = fields.take("attention_bias", bool, True)
-    heads = attention(fields, head_size=64, qkv_bias=bias, out_bias=bias, sinks=True)
+    heads = biased(fields, head_size=64, default=True, sinks=True)
     mixture = MixtureOfExperts(
         experts=fields.size("num_local_experts"),
         active=fields.size("num_experts_per_tok", fields.size_or_none("experts_per_token")),
         expert=_expert(fields, "intermediate_size", bias=True),
         router_bias=True,
     )
-    default = ["full_attention" if i % 2 else "sliding_attention" for i in range(depth(fields))]
+    default = ["full_attention" if i % 2 else "sliding_attention" for i in range(fields.depth())]
     return decoder(
         fields, layers(fields, heads, mixture, windows_of(fields, fields.size_or_none("sliding_window"), default))
     )
@@ -115,10 +110,13 @@ def _deepseek_ffn(fields: Fields, *, score_bias: bool) -> list[FeedForward | Mix
     count = fields.size_or_none("n_routed_experts")
     plain = gated(fields)
     if count is None:
-        return [plain] * depth(fields)
+        return [plain] * fields.depth()
     first = fields.size("first_k_dense_replace", 0, least=0)
     if fields.size("moe_layer_freq", 1) != 1:
-        raise SpecError("experts in every layer after the dense ones are read", field="moe_layer_freq")
+        raise SpecError(
+            "must be 1 (all layers after the dense ones have experts); other values are not supported",
+            field="moe_layer_freq",
+        )
     expert = _expert(fields)
     together = fields.size("n_shared_experts", 0, least=0)
     mixture = MixtureOfExperts(
@@ -128,7 +126,7 @@ def _deepseek_ffn(fields: Fields, *, score_bias: bool) -> list[FeedForward | Mix
         shared=FeedForward(width=together * expert.width, activation=expert.activation) if together else None,
         score_bias=score_bias,
     )
-    return [plain if i < first else mixture for i in range(depth(fields))]
+    return [plain if i < first else mixture for i in range(fields.depth())]
 
 
 def read_glm4_moe(fields: Fields) -> dict[str, object]:
@@ -159,9 +157,8 @@ def read_deepseek(fields: Fields) -> dict[str, object]:
 
 
 def read_hunyuan_moe(fields: Fields) -> dict[str, object]:
-    """Hunyuan-A13B: a shared expert in every layer, norms of queries and keys."""
-    bias = fields.take("attention_bias", bool, False)
-    heads = attention(fields, qkv_bias=bias, out_bias=bias, qk_norm=fields.take("use_qk_norm", bool, True))
+    """Hunyuan-A13B: a shared expert in every layer, and norms on queries and keys."""
+    heads = biased(fields, qk_norm=fields.take("use_qk_norm", bool, True))
     expert = _expert(fields)
     together = fields.size("num_shared_expert", 1, least=0)
     mixture = MixtureOfExperts(
@@ -175,8 +172,7 @@ def read_hunyuan_moe(fields: Fields) -> dict[str, object]:
 
 def read_llama4(fields: Fields) -> dict[str, object]:
     """Llama 4's text model: chunked attention with rotary positions, except in every fourth layer; a shared expert."""
-    bias = fields.take("attention_bias", bool, False)
-    heads = attention(fields, qkv_bias=bias, out_bias=bias)
+    heads = biased(fields)
     expert = _expert(fields, "intermediate_size")
     plain = FeedForward(width=fields.size("intermediate_size_mlp", 16384))
     mixture = MixtureOfExperts(
@@ -186,7 +182,7 @@ def read_llama4(fields: Fields) -> dict[str, object]:
         shared=expert,
     )
     step = fields.size("interleave_moe_layer_step", 1)
-    sparse = fields.layer_numbers("moe_layers", depth(fields)) or range(step - 1, depth(fields), step)
+    sparse = fields.layer_numbers("moe_layers", fields.depth()) or range(step - 1, fields.depth(), step)
     chunk = fields.size("attention_chunk_size", 8192)
     near, far = replace(heads, chunk=chunk), replace(heads, rope=False)
     stack = [

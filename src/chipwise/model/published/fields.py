@@ -1,4 +1,4 @@
-"""Typed access to the fields of a Hugging Face config, which records the fields that were read."""
+"""Typed access to the fields of a Hugging Face config. It records which fields have been read."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ VALUE_TYPES = ("auto", "bfloat16", "float16", "float32", "float64", "float8_e4m3
 
 
 class Fields:
-    """Typed access to the fields of a config, which records the fields that were read."""
+    """Typed access to the fields of a config. It records which fields have been read."""
 
     def __init__(self, config: Mapping[str, object]) -> None:
         self._config = config
@@ -81,7 +81,11 @@ class Fields:
         self.notes: list[str] = []
 
     def take(self, name: str, kind: type, default: Any = None) -> Any:
-        """The field as ``kind``. If it is missing or null: ``default``, or an error if that is None."""
+        """The field as a ``kind``; ``default`` if it is missing or null.
+
+        Raises:
+            SpecError: The field has another type, or is missing or null and there is no default.
+        """
         self._read.add(name)
         value = self._config.get(name)
         if value is None:
@@ -118,21 +122,29 @@ class Fields:
         return list(value) if value else None
 
     def layer_numbers(self, name: str, depth: int) -> set[int]:
-        """The field as a list of layers by number."""
+        """The field as a set of layer numbers."""
         found = convert(tuple[int, ...], self.items(name) or (), name)
         for number in found:
             if not 0 <= number < depth:
-                raise SpecError(f"there is no layer {short(number)} among {depth}", field=name)
+                raise SpecError(f"there is no layer {short(number)}; the model has {depth} layers", field=name)
         return set(found)
+
+    def architectures(self) -> list[str]:
+        """Names of the transformers classes that the config lists."""
+        return [str(name) for name in self.items("architectures") or []]
 
     def has(self, name: str) -> bool:
         """Whether the config has the field, even with the value null."""
         return name in self._config
 
     def maybe(self, name: str) -> Any:
-        """The raw field, None if missing."""
+        """The field's value as it is; None if the field is missing."""
         self._read.add(name)
         return self._config.get(name)
+
+    def skip(self, *names: str) -> None:
+        """Marks fields that do not matter as read, so that :meth:`unread` does not return them."""
+        self._read |= set(names)
 
     def activation(self, name: str, default: str | None = None) -> Activation:
         """The field as an activation."""
@@ -146,22 +158,22 @@ class Fields:
         rotary = self.maybe("rope_parameters") or self.maybe("rope_scaling") or {}
         self._read |= {"rope_parameters", "rope_scaling", "rope_theta"}
         if not isinstance(rotary, Mapping) or any(isinstance(item, Mapping) for item in rotary.values()):
-            raise SpecError("one set of rotary positions for all layers is read, not several", field="rope_parameters")
+            raise SpecError("must be one set of rotary positions, the same for all layers", field="rope_parameters")
         kind = rotary.get("rope_type", rotary.get("type", "default"))
         if kind != "default":
-            self.notes.append(f"rope_scaling: rotary positions stretched by {short(kind)} are not computed")
+            self.notes.append(f"rope_scaling: scaling of rotary positions by {short(kind)} is not implemented")
         share = self.maybe("partial_rotary_factor") or rotary.get("partial_rotary_factor") or 1.0
         if share != 1.0:
-            self.notes.append(f"partial_rotary_factor: {short(share)} of each head rotated is not computed")
+            self.notes.append(f"partial_rotary_factor: rotating only {short(share)} of each head is not implemented")
         if "rope_theta" in rotary:
             return float(convert(float, rotary["rope_theta"], "rope_parameters.rope_theta"))
         return float(self.take("rope_theta", float, 10_000.0))
 
     def check_names(self) -> None:
-        """Checks number types, windows, labels and rotary scaling, even if this family's reader ignores them.
+        """Checks dtypes, windows, class names, labels and rotary scaling, even if the family's reader ignores them.
 
         Raises:
-            SpecError: A value is unknown.
+            SpecError: A value is unknown or has the wrong type.
         """
         for name in ("torch_dtype", "dtype"):
             value = self._config.get(name)
@@ -189,18 +201,18 @@ class Fields:
                     raise SpecError(f"unknown type {short(kind)}; {nearest(str(kind), ROPE_TYPES)}", field=name)
 
     def check_layer_types(self, depth: int) -> None:
-        """Checks that ``layer_types`` has one entry per layer, even if this family's reader ignores it.
+        """Checks that ``layer_types`` has one entry per layer, even if the family's reader does not read it.
 
         Raises:
-            SpecError: It has another number of entries.
+            SpecError: ``layer_types`` has a different number of entries.
         """
         types = self._config.get("layer_types")
         if types is not None and (not isinstance(types, Sequence) or len(types) != depth):
             count = len(types) if isinstance(types, Sequence) and not isinstance(types, str) else short(types)
-            raise SpecError(f"must name {depth} layers, not {count}", field="layer_types")
+            raise SpecError(f"must have {depth} entries, one per layer, not {count}", field="layer_types")
 
     def in_config(self, error: SpecError) -> SpecError:
-        """``error`` with the config's name for its field."""
+        """A copy of ``error`` that names the config's field instead of the ArchSpec's field."""
         last = (error.field or "").rpartition(".")[2]
         if last in self._read or last not in _CONFIG_NAMES:
             return error
@@ -209,6 +221,6 @@ class Fields:
         return SpecError(error.message, file=error.file, field=next(iter(given or names), error.field))
 
     def unread(self) -> list[str]:
-        """Fields that were not read and may change the computation."""
+        """Names of the fields that have not been read and may change the model's computation."""
         rest = sorted(str(name) for name in self._config.keys() - self._read - NEUTRAL)
         return [name for name in rest if not name.startswith("_") and self._config[name]]

@@ -8,14 +8,13 @@ from chipwise.errors import SpecError
 from chipwise.model.arch.feed_forward import FeedForward, FeedForwardBlock, MixtureOfExperts
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.published.common import Windows, attention, decoder, depth, gated, layer_types, layers, windows_of
+from chipwise.model.published.common import Windows, biased, decoder, gated, layer_types, layers, windows_of
 from chipwise.model.published.fields import Fields
 
 
 def read_gemma(fields: Fields) -> dict[str, object]:
-    """Gemma, first release."""
-    bias = fields.take("attention_bias", bool, False)
-    heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias)
+    """The first release of Gemma."""
+    heads = biased(fields, head_size=256)
     name = "hidden_activation" if fields.maybe("hidden_activation") else "hidden_act"
     ffn = gated(fields, activation=name, default="gelu_pytorch_tanh")
     return decoder(fields, layers(fields, heads, ffn), tied=True)
@@ -23,19 +22,17 @@ def read_gemma(fields: Fields) -> dict[str, object]:
 
 def read_gemma2(fields: Fields) -> dict[str, object]:
     """Gemma 2: norms before and after each block, a window in every other layer, soft-capped scores."""
-    bias = fields.take("attention_bias", bool, False)
     softcap = fields.maybe("attn_logit_softcapping") if fields.has("attn_logit_softcapping") else 50.0
-    heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias, softcap=softcap)
-    default = ["full_attention" if i % 2 else "sliding_attention" for i in range(depth(fields))]
+    heads = biased(fields, head_size=256, softcap=softcap)
+    default = ["full_attention" if i % 2 else "sliding_attention" for i in range(fields.depth())]
     return _gemma(fields, heads, windows_of(fields, fields.size("sliding_window", 4096), default))
 
 
 def read_gemma3(fields: Fields) -> dict[str, object]:
-    """Gemma 3's text model: five layers with a window, then a global one; norms of queries and keys."""
-    bias = fields.take("attention_bias", bool, False)
-    heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias, qk_norm=True)
+    """Gemma 3's text model: five layers with a window, then one global layer; norms on queries and keys."""
+    heads = biased(fields, head_size=256, qk_norm=True)
     every = fields.size("sliding_window_pattern", fields.size_or_none("_sliding_window_pattern") or 6)
-    default = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(depth(fields))]
+    default = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(fields.depth())]
     windows = windows_of(fields, fields.size("sliding_window", 4096), default)
     return _gemma(fields, heads, windows, rope_theta=fields.take("rope_theta", float, 1e6))
 
@@ -46,19 +43,19 @@ def _gemma(fields: Fields, heads: Attention, windows: Windows, **changes: object
 
 
 def read_gemma4(fields: Fields) -> dict[str, object]:
-    """Gemma 4's text model: layers with a window, and global layers with another head size.
+    """Gemma 4's text model: layers with a window, and global layers with a different head size.
 
-    In the large models global layers use their keys as values. In the small models the last layers read the cache of
-    earlier layers, and each layer gets additional values per token.
+    In the large models, global layers use their keys as values. In the small models, the last layers read the KV cache
+    of earlier layers, and each layer gets additional embeddings per token.
     """
-    fields.notes.append("rope_parameters: rotary positions that differ between layers are not computed")
+    fields.notes.append("rope_parameters: rotary positions that differ between layers are not implemented")
     fields.maybe("rope_parameters")
-    default = ["sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(depth(fields))]
+    default = ["sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(fields.depth())]
     types = layer_types(fields, default, {"full_attention", "sliding_attention"})
     shared = fields.size("num_kv_shared_layers", 0, least=0)
-    if shared >= depth(fields):
-        raise SpecError(f"must leave layers with a cache of their own, not {shared}", field="num_kv_shared_layers")
-    first = depth(fields) - shared
+    if shared >= fields.depth():
+        raise SpecError(f"must be less than the number of layers, not {shared}", field="num_kv_shared_layers")
+    first = fields.depth() - shared
     double = fields.take("use_double_wide_mlp", bool, False)
     blocks = {kind: _attention4(fields, kind == "full_attention") for kind in set(types)}
     plain = {reuses: _plain4(fields, 2 if double and reuses else 1) for reuses in (False, True)}
@@ -69,13 +66,15 @@ def read_gemma4(fields: Fields) -> dict[str, object]:
     stack = [made[kind, i >= first] for i, kind in enumerate(types)]
     width = fields.size("hidden_size_per_layer_input", 256, least=0)
     if width and fields.size("vocab_size_per_layer_input", fields.size("vocab_size")) != fields.size("vocab_size"):
-        raise SpecError("a table of another size than the vocabulary is not read", field="vocab_size_per_layer_input")
+        raise SpecError(
+            "must equal the vocabulary size; a table of a different size is not supported",
+            field="vocab_size_per_layer_input",
+        )
     return decoder(fields, stack, tied=True, norm_place="both", rope_theta=1e6, layer_inputs=width)
 
 
 def _attention4(fields: Fields, full: bool) -> Attention:
-    bias = fields.take("attention_bias", bool, False)
-    heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias, qk_norm=True)
+    heads = biased(fields, head_size=256, qk_norm=True)
     if not full:
         return replace(heads, window=fields.size("sliding_window", 512))
     same = fields.take("attention_k_eq_v", bool, False)
@@ -92,10 +91,9 @@ def _plain4(fields: Fields, times: int) -> FeedForward:
 
 
 def _ffn4(fields: Fields, plain: FeedForward) -> FeedForwardBlock:
-    """The feed-forward; in a mixture it is a shared expert, which processes all tokens."""
+    """``plain``, or a mixture of experts in which ``plain`` is the shared expert, which processes all tokens."""
     if not fields.take("enable_moe_block", bool, False):
-        for name in ("num_experts", "top_k_experts", "moe_intermediate_size"):
-            fields.maybe(name)
+        fields.skip("num_experts", "top_k_experts", "moe_intermediate_size")
         return plain
     return MixtureOfExperts(
         experts=fields.size("num_experts"),

@@ -1,4 +1,4 @@
-"""Decoders from before Llama, or similar to those: GPT-2, GPT-NeoX (Pythia), OPT, Falcon, Phi and Phi-2."""
+"""Decoders older than Llama, and later ones similar to them: GPT-2, GPT-NeoX (Pythia), OPT, Falcon, Phi and Phi-2."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from chipwise.errors import SpecError
 from chipwise.model.arch.arch import check_heads
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.published.common import attention, depth, ungated, with_layernorm
+from chipwise.model.published.common import attention, biased, ungated, with_layernorm
 from chipwise.model.published.fields import Fields
 
 
@@ -15,11 +15,11 @@ def read_gpt2(fields: Fields) -> dict[str, object]:
     d_model, heads = fields.size("n_embd", 768), fields.size("n_head", 12)
     check_heads(d_model, heads, field="n_head")
     if fields.take("add_cross_attention", bool, False):
-        raise SpecError("cross-attention layers are not read", field="add_cross_attention")
+        raise SpecError("cross-attention layers are not supported", field="add_cross_attention")
     if not fields.take("scale_attn_weights", bool, True):
-        fields.notes.append("scale_attn_weights: unscaled attention is not computed")
+        fields.notes.append("scale_attn_weights: attention without scaling is not implemented")
     if fields.take("scale_attn_by_inverse_layer_idx", bool, False):
-        fields.notes.append("scale_attn_by_inverse_layer_idx: scaling by layer is not computed")
+        fields.notes.append("scale_attn_by_inverse_layer_idx: scaling attention by layer number is not implemented")
     block = Attention(heads=heads, kv_heads=heads, head_size=d_model // heads, qkv_bias=True, out_bias=True, rope=False)
     width = fields.size("n_inner", 4 * d_model)
     ffn = ungated(fields, width, activation="activation_function", default="gelu_new")
@@ -38,15 +38,14 @@ def read_gpt2(fields: Fields) -> dict[str, object]:
 
 def read_gpt_neox(fields: Fields) -> dict[str, object]:
     """GPT-NeoX and Pythia: parallel blocks; rotary positions on a quarter of each head."""
-    bias = fields.take("attention_bias", bool, True)
     share = fields.take("rotary_pct", float, 0.25)
     if share != 1.0:
-        fields.notes.append(f"rotary_pct: {share} of each head rotated is not computed")
+        fields.notes.append(f"rotary_pct: rotating only {share} of each head is not implemented")
     ffn = ungated(fields, fields.size("intermediate_size"))
-    block = attention(fields, qkv_bias=bias, out_bias=bias)
+    block = biased(fields, default=True)
     layer = Layer(attention=block, ffn=ffn, parallel=fields.take("use_parallel_residual", bool, True))
     eps, theta = fields.take("layer_norm_eps", float, 1e-5), fields.take("rotary_emb_base", float, 10_000.0)
-    stack = (layer,) * depth(fields)
+    stack = (layer,) * fields.depth()
     return with_layernorm(fields, stack, vocabulary=50432, tied=False, norm_eps=eps, rope_theta=theta)
 
 
@@ -54,16 +53,16 @@ def read_opt(fields: Fields) -> dict[str, object]:
     """OPT: learned positions, whose table has two extra rows."""
     d_model = fields.size("hidden_size")
     if fields.size("word_embed_proj_dim", d_model) != d_model:
-        raise SpecError("a token table narrower than the model is not read", field="word_embed_proj_dim")
+        raise SpecError("a token table narrower than the model is not supported", field="word_embed_proj_dim")
     if not fields.take("do_layer_norm_before", bool, True):
-        raise SpecError("norms after the blocks are not read for this family", field="do_layer_norm_before")
+        raise SpecError("norms after the blocks are not supported for this family", field="do_layer_norm_before")
     bias = fields.take("enable_bias", bool, True)
     ffn = ungated(fields, fields.size("ffn_dim"), activation="activation_function", default="relu", bias=bias)
     block = attention(fields, qkv_bias=bias, out_bias=bias, rope=False)
     affine = fields.take("layer_norm_elementwise_affine", bool, True)
     return with_layernorm(
         fields,
-        (Layer(attention=block, ffn=ffn),) * depth(fields),
+        (Layer(attention=block, ffn=ffn),) * fields.depth(),
         vocabulary=50272,
         tied=True,
         extra_positions=2,
@@ -76,7 +75,7 @@ def read_opt(fields: Fields) -> dict[str, object]:
 def read_falcon(fields: Fields) -> dict[str, object]:
     """Falcon: parallel blocks with one norm (7B) or two norms (40B and 180B)."""
     if fields.take("alibi", bool, False):
-        raise SpecError("ALiBi positions are not read", field="alibi")
+        raise SpecError("ALiBi positions are not supported", field="alibi")
     d_model, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     check_heads(d_model, heads, field="num_attention_heads")
     newer = fields.take("new_decoder_architecture", bool, False)
@@ -91,7 +90,7 @@ def read_falcon(fields: Fields) -> dict[str, object]:
         parallel=parallel,
         ffn_norm=two_norms or not parallel,
     )
-    eps, stack = fields.take("layer_norm_epsilon", float, 1e-5), (layer,) * depth(fields)
+    eps, stack = fields.take("layer_norm_epsilon", float, 1e-5), (layer,) * fields.depth()
     return with_layernorm(fields, stack, vocabulary=65024, tied=True, norm_eps=eps, rope_theta=fields.theta())
 
 
@@ -99,9 +98,9 @@ def read_phi(fields: Fields) -> dict[str, object]:
     """Phi-1.5 and Phi-2: parallel blocks with one norm; biases everywhere, including the head."""
     share = fields.take("partial_rotary_factor", float, 0.5)
     if share != 1.0:
-        fields.notes.append(f"partial_rotary_factor: {share} of each head rotated is not computed")
+        fields.notes.append(f"partial_rotary_factor: rotating only {share} of each head is not implemented")
     if fields.take("qk_layernorm", bool, False):
-        raise SpecError("LayerNorm on queries and keys is not read", field="qk_layernorm")
+        raise SpecError("LayerNorm on queries and keys is not supported", field="qk_layernorm")
     layer = Layer(
         attention=attention(fields, qkv_bias=True, out_bias=True),
         ffn=ungated(fields, fields.size("intermediate_size"), default="gelu_new"),
@@ -109,5 +108,5 @@ def read_phi(fields: Fields) -> dict[str, object]:
         ffn_norm=False,
     )
     eps, theta = fields.take("layer_norm_eps", float, 1e-5), fields.take("rope_theta", float, 10_000.0)
-    stack = (layer,) * depth(fields)
+    stack = (layer,) * fields.depth()
     return with_layernorm(fields, stack, tied=False, head_bias=True, norm_eps=eps, rope_theta=theta)

@@ -9,7 +9,7 @@ from chipwise.model.arch.feed_forward import FeedForward, FeedForwardBlock, Mixt
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import GatedDelta, Mamba2, Mixer, ShortConv
 from chipwise.model.arch.trunk import check_depth
-from chipwise.model.published.common import attention, decoder, depth, gated, layer_types, ungated
+from chipwise.model.published.common import attention, biased, decoder, gated, layer_types, ungated
 from chipwise.model.published.experts import qwen_mixture, qwen_sparse
 from chipwise.model.published.fields import Fields
 
@@ -18,9 +18,7 @@ _SIGNS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 def read_qwen3_next(fields: Fields) -> dict[str, object]:
     """Qwen3-Next and Qwen3.5: three gated delta layers, then an attention layer with an output gate."""
-    bias = fields.take("attention_bias", bool, False)
-    heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias, qk_norm=True, gate=True)
-    full: Mixer = heads
+    full: Mixer = biased(fields, head_size=256, qk_norm=True, gate=True)
     linear: Mixer = GatedDelta(
         key_heads=fields.size("linear_num_key_heads", 16),
         value_heads=fields.size("linear_num_value_heads", 32),
@@ -29,9 +27,9 @@ def read_qwen3_next(fields: Fields) -> dict[str, object]:
         conv=fields.size("linear_conv_kernel_dim", 4),
     )
     every = fields.size("full_attention_interval", 4)
-    default = ["linear_attention" if (i + 1) % every else "full_attention" for i in range(depth(fields))]
+    default = ["linear_attention" if (i + 1) % every else "full_attention" for i in range(fields.depth())]
     types = layer_types(fields, default, {"linear_attention", "full_attention"})
-    sparse = qwen_sparse(fields) if fields.has("num_experts") else [False] * depth(fields)
+    sparse = qwen_sparse(fields) if fields.has("num_experts") else [False] * fields.depth()
     mixture = qwen_mixture(fields, shared=True) if any(sparse) else None
     plain = gated(fields) if not all(sparse) else None
     stack = [
@@ -49,9 +47,9 @@ def read_nemotron_h(fields: Fields) -> dict[str, object]:
     check_depth(len(kinds), field="hybrid_override_pattern")
     for i, kind in enumerate(kinds):
         if kind not in makers:
-            raise SpecError(f"layers of type {short(kind)} are not read", field=f"hybrid_override_pattern[{i}]")
+            raise SpecError(f"layers of type {short(kind)} are not supported", field=f"hybrid_override_pattern[{i}]")
     if fields.depth("num_hidden_layers", len(kinds)) != len(kinds):
-        raise SpecError(f"names {len(kinds)} layers, not {depth(fields)}", field="hybrid_override_pattern")
+        raise SpecError(f"has {len(kinds)} layers; the config states {fields.depth()}", field="hybrid_override_pattern")
     made = {kind: makers[kind](fields) for kind in set(kinds)}
     return decoder(
         fields,
@@ -103,7 +101,7 @@ def _plain(fields: Fields, width: str) -> FeedForward:
 
 def read_lfm2(fields: Fields) -> dict[str, object]:
     """LFM2 and LFM2.5: gated short convolutions, with attention in some layers."""
-    return _lfm2(fields, [_lfm2_plain(fields)] * depth(fields))
+    return _lfm2(fields, [_lfm2_plain(fields)] * fields.depth())
 
 
 def read_lfm2_moe(fields: Fields) -> dict[str, object]:
@@ -115,7 +113,7 @@ def read_lfm2_moe(fields: Fields) -> dict[str, object]:
         expert=FeedForward(width=fields.size("moe_intermediate_size", 1792)),
         score_bias=fields.take("use_expert_bias", bool, True),
     )
-    return _lfm2(fields, [gated(fields) if i < first else mixture for i in range(depth(fields))])
+    return _lfm2(fields, [gated(fields) if i < first else mixture for i in range(fields.depth())])
 
 
 def _lfm2(fields: Fields, ffns: Sequence[FeedForwardBlock]) -> dict[str, object]:
@@ -124,8 +122,8 @@ def _lfm2(fields: Fields, ffns: Sequence[FeedForwardBlock]) -> dict[str, object]
         width=d_model, taps=fields.size("conv_L_cache", 3), bias=fields.take("conv_bias", bool, False)
     )
     full: Mixer = attention(fields, qk_norm=True)
-    attending = fields.layer_numbers("full_attn_idxs", depth(fields)) or set(range(depth(fields)))
-    default = ["full_attention" if i in attending else "conv" for i in range(depth(fields))]
+    attending = fields.layer_numbers("full_attn_idxs", fields.depth()) or set(range(fields.depth()))
+    default = ["full_attention" if i in attending else "conv" for i in range(fields.depth())]
     types = layer_types(fields, default, {"full_attention", "conv"})
     stack = [
         Layer(attention=full if kind == "full_attention" else conv, ffn=ffn)
@@ -136,7 +134,11 @@ def _lfm2(fields: Fields, ffns: Sequence[FeedForwardBlock]) -> dict[str, object]
 
 
 def _lfm2_plain(fields: Fields) -> FeedForward:
-    """Width of the plain feed-forward: by default two thirds of the config's width, rounded up."""
+    """The dense feed-forward.
+
+    By default, the feed-forward's width is two thirds of the config's ``block_ff_dim`` (or ``intermediate_size``),
+    rounded up to a multiple of ``block_multiple_of``.
+    """
     width = fields.size("block_ff_dim", fields.size_or_none("intermediate_size"))
     if fields.take("block_auto_adjust_ff_dim", bool, True):
         multiple = fields.size("block_multiple_of", 256)

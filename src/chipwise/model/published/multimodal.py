@@ -1,14 +1,15 @@
 """Vision-language models (LLaVA, Qwen-VL, SmolVLM, Gemma 3, PaliGemma, Llama 4, InternVL) and audio-language models:
 Qwen2-Audio, Voxtral.
 
-A config holds the tower's fields in ``vision_config``, the decoder's in ``text_config`` (older Qwen-VL: at the top
-level). Tiles and pixels, which configs leave to ``preprocessor_config.json``, are set here to the published values.
+A config holds the tower's fields in ``vision_config`` or ``audio_config``, and the decoder's in ``text_config`` (older
+Qwen-VL: at the top level). Some numbers of tiles and pixels are stated only in ``preprocessor_config.json``. This
+module sets them to their published values.
 
 References:
     LLaVA arXiv:2310.03744, LLaVA-OneVision arXiv:2408.03326, Qwen2-VL arXiv:2409.12191, Qwen2.5-VL arXiv:2502.13923,
     Qwen3-VL arXiv:2511.21631, SmolVLM arXiv:2504.05299, Gemma 3 arXiv:2503.19786, PaliGemma arXiv:2407.07726,
-    InternVL 3 arXiv:2504.10479, Qwen2-Audio arXiv:2407.10759, Voxtral arXiv:2507.13264; fields as transformers'
-    configs name them, pixels as preprocessor_config.json does.
+    InternVL 3 arXiv:2504.10479, Qwen2-Audio arXiv:2407.10759, Voxtral arXiv:2507.13264. Names of config fields:
+    from transformers' configs; for pixels, from ``preprocessor_config.json``.
 """
 
 from __future__ import annotations
@@ -21,14 +22,12 @@ from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
-from chipwise.model.arch.mixers import Attention
-from chipwise.model.arch.rates import FRAMES_PER_S
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
-from chipwise.model.kinds.sound.stem import SoundConv, SoundStem
 from chipwise.model.published import images
-from chipwise.model.published.common import attention, ungated
+from chipwise.model.published.common import attention, equal_heads, of_signals, ungated
 from chipwise.model.published.fields import Fields
+from chipwise.model.published.sound import whisper_stem
 
 Tower = tuple[dict[str, object], Projector]
 CLASS_DEFAULTS: dict[str, dict[str, object]] = {  # defaults in transformers' classes for omitted fields
@@ -67,19 +66,19 @@ _OUTER = ("tie_word_embeddings", "torch_dtype", "dtype")  # top-level fields tha
 
 
 def sees(config: Mapping[str, object]) -> bool:
-    """Whether ``config`` is of a family read here and describes its tower."""
+    """Whether ``config`` describes a tower and belongs to a family that this module reads."""
     part = config.get(_part_of(config))
     deep = isinstance(part, Mapping) and any(name in part for name in ("num_hidden_layers", "depth", "encoder_layers"))
     return deep and config.get("model_type") in TOWERS
 
 
 def _part_of(config: Mapping[str, object]) -> str:
-    """The field of ``config`` that describes the model's tower."""
+    """The name of the config's field that describes the tower."""
     return "audio_config" if config.get("model_type") in ("qwen2_audio", "voxtral") else "vision_config"
 
 
 def text_part(config: Mapping[str, object]) -> dict[str, object]:
-    """The decoder's part of ``config``, as a config."""
+    """The decoder's part of ``config``, as a separate config."""
     inner = config.get("text_config")
     kind = str(config["model_type"])
     if not isinstance(inner, Mapping):
@@ -144,13 +143,13 @@ def _read_onevision(config: Fields, vision: Fields, d_model: int) -> Tower:
 
 
 def _unused(config: Fields, depth: int, default: int) -> int:
-    """Number of trailing tower layers whose results are unused; the config's -1 means that the last layer is used."""
+    """Number of the tower's last layers whose output is unused. The config's -1 means that the last layer is used."""
     layer: int = config.take("vision_feature_layer", int, default)
     return min(max(0, -1 - layer), depth - 1)
 
 
 def _square_pinpoints(side: int, most: int = 2) -> list[list[int]]:
-    """Pixel sizes of LLaVA-NeXT's grids (2x2, 1x2, 2x1, 1x3, 3x1), or of all grids up to ``most`` by ``most``."""
+    """Image sizes in pixels: LLaVA-NeXT's grids (2x2, 1x2, 2x1, 1x3, 3x1), or all grids up to ``most`` by ``most``."""
     if most > 2:
         return [[i * side, j * side] for i in range(1, most + 1) for j in range(1, most + 1)]
     return [[side, 2 * side], [2 * side, side], [2 * side, 2 * side], [3 * side, side], [side, 3 * side]]
@@ -193,7 +192,7 @@ def _read_llama4(config: Fields, vision: Fields, d_model: int) -> Tower:
     """Llama 4: class token, norms before and after layers, four patches joined, three matrices without bias; tiles."""
     heads = attention(vision, qkv_bias=True, out_bias=True, rope=False, causal=False)
     stem = images.stem_of(vision, prefix=1, bias=False)
-    values = _vit(vision, heads, images.plain_ffn(vision), stem, depth=vision.depth(), eps=1e-5)
+    values = images.whole(vision, heads, images.plain_ffn(vision), ends={}, stem=stem, eps=1e-5)
     ratio = vision.take("pixel_shuffle_ratio", float, 0.5)
     widths = (vision.size("projector_input_dim", 4096), vision.size("projector_output_dim", 4096), d_model)
     return values | {"embedding_norm": True}, Projector(
@@ -207,9 +206,9 @@ def _read_internvl(config: Fields, vision: Fields, d_model: int) -> Tower:
         vision, qkv_bias=vision.take("attention_bias", bool, True), out_bias=True, rope=False, causal=False
     )
     if vision.take("use_qk_norm", bool, False):
-        raise SpecError("norms over all heads' queries are not read", field="use_qk_norm")
+        raise SpecError("norms over the queries of all heads together are not supported", field="use_qk_norm")
     stem = ImageStem(image_size=_side(vision, "image_size", 448), patch=_side(vision, "patch_size", 14))
-    values = _vit(vision, heads, images.plain_ffn(vision), stem, depth=vision.depth(), eps=1e-6, scale=True)
+    values = images.whole(vision, heads, images.plain_ffn(vision), ends={}, stem=stem, scale=True)
     join = round(1 / config.take("downsample_ratio", float, 0.5))
     return values | {"final_norm": False}, Projector(
         widths=(d_model, d_model), join=join, norm="layernorm", norm_joined=True, tiling="ratio", tiles=12, marks=2
@@ -217,7 +216,7 @@ def _read_internvl(config: Fields, vision: Fields, d_model: int) -> Tower:
 
 
 def _side(vision: Fields, name: str, default: int) -> int:
-    """Pixels per side; a config may have one number or one per side."""
+    """Pixels per side. A config may have a single number, or one number per side."""
     value = vision.maybe(name)
     return int(value[0]) if isinstance(value, list) and value else vision.size(name, default)
 
@@ -225,7 +224,7 @@ def _side(vision: Fields, name: str, default: int) -> int:
 def _read_qwen2_vl(config: Fields, vision: Fields, d_model: int) -> Tower:
     """Qwen2-VL: native image size, two frames per patch, rotary positions, four neighbours joined, two matrices."""
     width, heads = vision.size("embed_dim", 1280), vision.size("num_heads", 16)
-    block = Attention(heads=heads, kv_heads=heads, head_size=width // heads, qkv_bias=True, out_bias=True, causal=False)
+    block = equal_heads(heads, width, qkv_bias=True, out_bias=True, rope=True)
     ffn = FeedForward(
         width=int(width * vision.take("mlp_ratio", float, 4.0)), activation="gelu_tanh", gated=False, bias=True
     )
@@ -233,12 +232,12 @@ def _read_qwen2_vl(config: Fields, vision: Fields, d_model: int) -> Tower:
 
 
 def _read_qwen2_5_vl(config: Fields, vision: Fields, d_model: int) -> Tower:
-    """Qwen2.5-VL: as Qwen2-VL, with gated feed-forwards, and in most layers attention within windows of 112 pixels."""
+    """Qwen2.5-VL: like Qwen2-VL, with gated feed-forwards and, in most layers, attention in 112-pixel windows."""
     width, heads = vision.size("hidden_size", 1280), vision.size("num_heads", 16)
     ffn = FeedForward(width=vision.size("intermediate_size", 3420), bias=True)
     square = vision.size("window_size", 112) // vision.size("patch_size", 14)
     full = vision.items("fullatt_block_indexes") or [7, 15, 23, 31]
-    block = Attention(heads=heads, kv_heads=heads, head_size=width // heads, qkv_bias=True, out_bias=True, causal=False)
+    block = equal_heads(heads, width, qkv_bias=True, out_bias=True, rope=True)
     stack = tuple(
         Layer(attention=replace(block, square=None if i in full else square), ffn=ffn)
         for i in range(vision.depth("depth", 32))
@@ -249,9 +248,7 @@ def _read_qwen2_5_vl(config: Fields, vision: Fields, d_model: int) -> Tower:
 def _read_qwen3_vl(config: Fields, vision: Fields, d_model: int) -> Tower:
     """Qwen3-VL: 16-pixel patches, learned and rotary positions, intermediate states for the decoder's first layers."""
     width, heads = vision.size("hidden_size", 1152), vision.size("num_heads", 16)
-    block = Attention(
-        heads=heads, kv_heads=heads, head_size=width // heads, qkv_bias=True, out_bias=True, rope=False, causal=False
-    )
+    block = equal_heads(heads, width, qkv_bias=True, out_bias=True)
     ffn = ungated(vision, vision.size("intermediate_size", 4304), default="gelu_pytorch_tanh")
     stack = (Layer(attention=block, ffn=ffn),) * vision.depth("depth", 27)
     values, projector = _native(vision, width, stack, d_model, patch=16, bias=True)
@@ -265,7 +262,7 @@ def _native(
     vision: Fields, width: int, stack: tuple[Layer, ...], d_model: int, *, patch: int = 14, bias: bool = False,
     norm: str = "layernorm",
 ) -> Tower:  # fmt: skip
-    """Fields common to the Qwen-VL towers. The stem's image has 32 patches per side; other sizes can be read too."""
+    """The fields that all Qwen-VL towers share. The stem's image has 32 patches per side, but any size can be read."""
     edge = vision.size("patch_size", patch)
     channels = vision.size("in_channels", vision.size("in_chans", 3)) * vision.size("temporal_patch_size", 2)
     stem = ImageStem(image_size=32 * edge, patch=edge, channels=channels, bias=bias, prefix_tokens=0)
@@ -280,39 +277,16 @@ def _native(
     )  # fmt: skip
 
 
-def _vit(
-    vision: Fields, heads: Attention, ffn: FeedForward, stem: ImageStem, *, depth: int, eps: float,
-    scale: bool = False,
-) -> dict[str, object]:  # fmt: skip
-    return {
-        "vocab_size": 0, "d_model": vision.size("hidden_size"), "max_tokens": stem.tokens, "norm": "layernorm",
-        "layers": (Layer(attention=heads, ffn=ffn, scale=scale),) * depth, "norm_bias": True,
-        "norm_eps": vision.take("layer_norm_eps", float, eps), "positions": "learned", "stem": stem,
-    }  # fmt: skip
-
-
 def _whisper(audio: Fields) -> dict[str, object]:
     """Whisper's encoder: 30 s of log-mel frames, two convolutions, a table of positions."""
     d, rows = audio.size("d_model", audio.size("hidden_size", 1280)), audio.size("max_source_positions", 1500)
     heads = audio.size("encoder_attention_heads", audio.size("num_attention_heads", 20))
-    block = Attention(
-        heads=heads, kv_heads=heads, head_size=d // heads, qkv_bias=True, key_bias=False, out_bias=True, rope=False,
-        causal=False,
-    )  # fmt: skip
+    block = equal_heads(heads, d, qkv_bias=True, key_bias=False, out_bias=True)
     width = audio.size("encoder_ffn_dim", audio.size("intermediate_size", 4 * d))
     ffn = ungated(audio, width, activation="activation_function")
-    stem = SoundStem(
-        seconds=2 * rows / FRAMES_PER_S,
-        rate=FRAMES_PER_S,
-        channels=audio.size("num_mel_bins", 128),
-        convs=(SoundConv(channels=d, kernel=3, pad=1), SoundConv(channels=d, kernel=3, stride=2, pad=1)),
-        position_rows=rows,
-    )
     depth = audio.depth("encoder_layers", audio.size_or_none("num_hidden_layers") or 32)
-    return {
-        "vocab_size": 0, "d_model": d, "layers": (Layer(attention=block, ffn=ffn),) * depth, "max_tokens": rows,
-        "norm": "layernorm", "norm_bias": True, "positions": "none", "stem": stem,
-    }  # fmt: skip
+    stem, stack = whisper_stem(d, rows, audio.size("num_mel_bins", 128)), (Layer(attention=block, ffn=ffn),) * depth
+    return of_signals(stem, d, stack, max_tokens=rows, positions="none")
 
 
 def _read_qwen2_audio(config: Fields, audio: Fields, d_model: int) -> Tower:

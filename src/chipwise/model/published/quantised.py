@@ -1,8 +1,8 @@
-"""Formats of a checkpoint's weights and KV cache, from the quantisation section of its config.
+"""Formats of a checkpoint's weights and KV cache, read from the quantisation section of its config.
 
 References:
-    transformers' ``quantization_config`` by ``quant_method``; compressed-tensors' ``config_groups``; NVIDIA ModelOpt's
-    ``hf_quant_config.json``; Dettmers et al. 2023, QLoRA, arXiv:2305.14314 (NF4: a scale for 64 values).
+    transformers' ``quantization_config`` for each ``quant_method``; compressed-tensors' ``config_groups``; NVIDIA
+    ModelOpt's ``hf_quant_config.json``; Dettmers et al. 2023, QLoRA, arXiv:2305.14314 (NF4: one scale per 64 values).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MODELOPT = "hf_quant_config.json"  # file next to config.json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """Weight format (None: 16 bits) and KV cache format (None: the activations' format)."""
+    """Weight format (None: 16 bits) and KV-cache format (None: the activations' format) of a checkpoint."""
 
     weights: str | None = None
     cache: str | None = None
 
 
 def default_weights(model: str) -> str | None:
-    """Published weight format of ``model`` (known name, config.json or its folder); None for 16 bits.
+    """The published weight format of ``model`` (a known name, a config.json, or its folder); None for 16 bits.
 
     Raises:
         SpecError: The kind of quantisation is not supported.
@@ -40,7 +40,7 @@ def default_weights(model: str) -> str | None:
 
 
 def stored_at(path: Path) -> Stored:
-    """The formats stated in a config.json, given as a file or its folder.
+    """The formats stated in a config.json; ``path`` is the file or its folder.
 
     Raises:
         SpecError: The kind of quantisation is not supported.
@@ -48,8 +48,7 @@ def stored_at(path: Path) -> Stored:
     path = path / "config.json" if path.is_dir() else path
     if path.suffix != ".json":
         return Stored()
-    data = read_json(path)
-    config = _mapping(data)
+    config = _mapping(read_json(path))
     found = config.get(FIELD) or _mapping(config.get("text_config")).get(FIELD)
     beside = path.parent / MODELOPT
     if not found and path.name == "config.json" and beside.exists():
@@ -61,10 +60,10 @@ def stored_at(path: Path) -> Stored:
 
 
 def stored(config: Mapping[str, object]) -> Stored:
-    """The formats in a ``quantization_config``.
+    """The formats that a ``quantization_config`` states.
 
     Raises:
-        SpecError: The kind of quantisation is not supported; the caller has to name the format.
+        SpecError: The kind of quantisation is not supported; the user has to name the format.
     """
     method = str(config.get("quant_method", "")).lower()
     weights = cache = None
@@ -75,9 +74,8 @@ def stored(config: Mapping[str, object]) -> Stored:
     elif method in ("awq", "gptq"):
         weights = _integer(config.get("bits", 4), config.get("group_size", 128))
     elif method == "bitsandbytes":
-        weights = (
-            "int4_g32" if _either(config, "load_in_4bit") else "int8"
-        )  # NF4 takes 4.5 bits per weight, like this format
+        # NF4 takes 4.5 bits per weight, like int4_g32.
+        weights = "int4_g32" if _either(config, "load_in_4bit") else "int8"
     elif method == "compressed-tensors":
         weights, cache = _compressed(config)
     elif method == "modelopt":
@@ -85,7 +83,7 @@ def stored(config: Mapping[str, object]) -> Stored:
         weights = {"FP8": "fp8", "NVFP4": "nvfp4", "W4A16_AWQ": "int4_g128"}.get(str(found.get("quant_algo")))
         cache = "fp8" if found.get("kv_cache_quant_algo") == "FP8" else None
     if weights is None:
-        raise SpecError(f"{dict(config)!r:.120} is not read; name the format of the weights", field=FIELD)
+        raise SpecError(f"{dict(config)!r:.120} is not supported; name the format of the weights", field=FIELD)
     return Stored(weights=weights, cache=cache)
 
 
@@ -98,14 +96,14 @@ def _either(config: Mapping[str, object], name: str) -> bool:
 
 
 def _integer(bits: object, group: object) -> str | None:
-    """Integers with one scale per group."""
+    """The format of ``bits``-bit integers with a scale per ``group`` values; None if chipwise has no such format."""
     if bits == 8:
         return "int8"
     return ("int4_g32" if group == 32 else "int4_g128") if bits == 4 else None
 
 
 def _compressed(config: Mapping[str, object]) -> tuple[str | None, str | None]:
-    """Formats of weights and cache from compressed-tensors; in published checkpoints all groups have one format."""
+    """Formats in a compressed-tensors config. Only its first group is read: published checkpoints have equal groups."""
     group = _mapping(next(iter(_mapping(config.get("config_groups")).values()), None))
     found = _mapping(group.get("weights"))
     bits, kind, size = found.get("num_bits"), found.get("type"), found.get("group_size")

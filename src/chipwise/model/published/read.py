@@ -1,8 +1,9 @@
 """Reads an ArchSpec from a Hugging Face ``config.json`` or the name of a known model.
 
-Parameter counts and costs are exact. Settings that an ArchSpec cannot hold but that change logits (such as rotary
-scaling) are kept as notes; ``deploy.hf.load_pretrained`` then refuses to load weights. Multimodal models are read whole
-if ``multimodal.py`` knows the family; of others only the language model is read.
+The architecture has exactly as many parameters as the model. If a setting changes logits but an ArchSpec cannot
+represent it (such as rotary scaling), it becomes a note; ``deploy.hf.load_pretrained`` then refuses to load weights.
+Multimodal models are read completely if ``multimodal.py`` knows the family; of other multimodal models, only the
+language model is read.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ OWN_TYPE = "chipwise"  # model_type of folders with chipwise's modelling file; t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """An architecture, with notes on its config.
+    """An architecture that was read from a config, with notes on the config.
 
-    ``notes`` name settings that the ArchSpec cannot hold: parameters and costs are right, logits would be wrong.
-    ``unread`` are fields that chipwise does not know, so their effect on costs is unknown.
+    ``notes`` name settings that the ArchSpec cannot represent: the number of parameters and the costs are right, but
+    logits would be wrong. ``unread`` are fields that chipwise does not know, so their effect on costs is unknown.
     """
 
     arch: ArchSpec
@@ -48,7 +49,7 @@ class Reading:
     unread: tuple[str, ...] = ()
 
     def remark(self) -> str | None:
-        """A note on fields that were not read and may affect costs; None if there are none."""
+        """A note on fields that were not read and may affect costs; None if there are no such fields."""
         rest = [name for name in self.unread if name.rpartition(".")[2] not in COSTLESS]
         return f"config.json fields not read: {', '.join(short(name, quoted=False) for name in rest)}" if rest else None
 
@@ -58,19 +59,20 @@ def resolve(model: str | Path) -> ArchSpec:
 
     Raises:
         SpecError: The file cannot be read as a model.
-        UnknownName: Neither a path that exists nor a known name.
+        UnknownName: ``model`` is neither an existing path nor a known name.
     """
     return read_model(model).arch
 
 
 def read_model(model: str | Path) -> Reading:
-    """The architecture of ``model``, with notes on its config.
+    """The architecture of ``model``, with notes on its config if it has one.
 
     ``FOLDER as llama`` reads a ``config.json`` of unknown ``model_type`` as if it were Llama's.
 
     Raises:
-        SpecError: The file cannot be read as a model, or the family is unknown or not needed.
-        UnknownName: Neither a path that exists nor a known name.
+        SpecError: The file cannot be read as a model, the family after ``as`` is unknown, or ``as`` is
+            used although the config's type is known.
+        UnknownName: ``model`` is neither an existing path nor a known name.
     """
     if not isinstance(model, str | Path):
         raise SpecError(f"must be a name or a path, not {describe(model)}", field="model")
@@ -84,14 +86,14 @@ def read_model(model: str | Path) -> Reading:
         return Reading(arch=from_config(families.config_of(str(model)), name=str(model)))
     if path.suffix != ".json":
         if like is not None:
-            raise SpecError(f"is for a config.json, not for {path}", field="like")
+            raise SpecError(f"works only with a config.json, not with {path}", field="like")
         return Reading(arch=io.load(path))
     data = read_json(path)
     if not isinstance(data, dict):
-        raise SpecError("a model is a mapping of fields", file=str(path))
+        raise SpecError("a model must be a mapping of fields", file=str(path))
     if data.keys() & {"architectures", "hidden_size", "num_hidden_layers"} and "model_type" not in data:
         raise SpecError(
-            "this field is missing; a Hugging Face config names its family there", file=str(path), field="model_type"
+            "this field is missing; it names the family of a Hugging Face config", file=str(path), field="model_type"
         )
     if "model_type" in data:
         name = Path(os.path.realpath(path)).parent.name if path.name == "config.json" else path.stem
@@ -100,39 +102,39 @@ def read_model(model: str | Path) -> Reading:
 
 
 def as_family(config: Mapping[str, object], like: str) -> dict[str, object]:
-    """``config``, whose ``model_type`` is unknown, as a config of the family ``like``; nested configs: the text part.
+    """A copy of ``config`` with the model type ``like``, which is set in ``text_config`` if the config has one.
 
     Raises:
         SpecError: ``like`` is not a family, or the config's own type is known.
     """
     if like not in READERS:
-        raise SpecError(f"no family has this name; {nearest(like, READERS)}", field="like")
+        raise SpecError(f"no model family has this name; {nearest(like, READERS)}", field="like")
     kind, inner = config.get("model_type"), config.get("text_config")
     own = inner.get("model_type", kind) if isinstance(inner, Mapping) else kind
     if multimodal.sees(config) or kind in READERS or own in READERS:
-        raise SpecError(f"is for an unknown model_type, and {short(kind)} is known", field="like")
+        raise SpecError(f"works only with an unknown model_type; {short(kind)} is known", field="like")
     if not isinstance(inner, Mapping):
         return {**config, "model_type": like}
     return {**config, "text_config": {**inner, "model_type": like}}
 
 
 def from_config(config: Mapping[str, object], *, name: str | None = None, file: str | None = None) -> ArchSpec:
-    """The ArchSpec of ``config``. See :func:`read_config`."""
+    """The ArchSpec that ``config`` describes. See :func:`read_config`."""
     return read_config(config, name=name, file=file).arch
 
 
 def read_config(config: Mapping[str, object], *, name: str | None = None, file: str | None = None) -> Reading:
-    """``config`` (the contents of ``config.json``) as an ArchSpec, with notes on settings that do not fit.
+    """``config`` (the contents of ``config.json``) as an ArchSpec, with notes on settings that it cannot represent.
 
     Raises:
         SpecError: The ``model_type`` is not supported, or a field is missing, of the wrong type, or describes layers
-            that an ArchSpec cannot hold.
+            that an ArchSpec cannot represent.
     """
     kind, name = config.get("model_type"), name or str(config.get("_name_or_path") or "") or None
     if multimodal.sees(config):
         reading = read_config(multimodal.text_part(config), name=name, file=file)
         tower = multimodal.tower_of(config, reading.arch)
-        notes = ("vision_config: weights of towers are not read", *reading.notes)
+        notes = ("vision_config: chipwise does not read the weights of towers", *reading.notes)
         return replace(reading, arch=replace(reading.arch, towers=(tower,)), notes=notes)
     inner = config.get("text_config")
     if str(kind) not in READERS and isinstance(inner, Mapping):
@@ -140,7 +142,7 @@ def read_config(config: Mapping[str, object], *, name: str | None = None, file: 
         reading = read_config({**kept, **inner}, name=name, file=file)
         beside = Fields({**config, "text_config": None}).unread()
         beside += [f"text_config.{name}" for name in reading.unread]
-        notes = ("text_config: of this model only the part that reads text", *reading.notes)
+        notes = ("text_config: only the part of the model that reads text is used", *reading.notes)
         return replace(reading, notes=notes, unread=tuple(beside))
     fields = Fields(config)
     try:
@@ -149,8 +151,8 @@ def read_config(config: Mapping[str, object], *, name: str | None = None, file: 
         if not isinstance(kind, str) or kind not in READERS:
             known = ", ".join(sorted([*READERS, OWN_TYPE]))
             raise SpecError(
-                f"models of type {short(kind)} are not read; known: {known}; a config much like one of these is "
-                "read with that name, such as --like llama",
+                f"models of type {short(kind)} are not supported; known: {known}; if the config is similar to "
+                "one of these types, name that type, such as --like llama",
                 field="model_type",
             )
         fields.check_names()
@@ -189,7 +191,7 @@ READERS: dict[str, Callable[[Fields], dict[str, object]]] = {
     "gpt2": gpt.read_gpt2,
     "gpt_neox": gpt.read_gpt_neox,
     "gpt_oss": experts.read_gpt_oss,
-    "granite": dense.read_granite,
+    "granite": dense.read_llama,
     "granitemoe": experts.read_granitemoe,
     "hubert": sound.read_wav2vec2,
     "hunyuan_v1_moe": experts.read_hunyuan_moe,

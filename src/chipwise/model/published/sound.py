@@ -2,16 +2,16 @@
 
 References:
     Whisper arXiv:2212.04356, Moonshine arXiv:2410.15608, wav2vec 2.0 arXiv:2006.11477, HuBERT arXiv:2106.07447,
-    Conformer arXiv:2005.08100, Fast Conformer (Parakeet) arXiv:2305.05084; fields as transformers' configs name them,
-    and NeMo's for its Conformer-CTC.
+    Conformer arXiv:2005.08100, Fast Conformer (Parakeet) arXiv:2305.05084. Names of config fields: from
+    transformers' configs; for Conformer-CTC, from NeMo's config.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from chipwise.core.fields import build
 from chipwise.errors import SpecError, short
 from chipwise.model.arch.arch import check_heads
 from chipwise.model.arch.feed_forward import FeedForward
@@ -19,10 +19,11 @@ from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule
 from chipwise.model.arch.rates import FRAMES_PER_S, SAMPLES_PER_S
 from chipwise.model.kinds.sound.stem import SoundConv, SoundStem
+from chipwise.model.published.common import equal_heads, of_signals
 from chipwise.model.published.fields import Fields
 
 SECONDS = 10.0
-"""Default seconds of sound per request, for models that read sounds of any length."""
+"""Default length of the sound in a request, in seconds, for models that read sounds of any length."""
 NEUTRAL = (
     "activation_dropout", "adapter_attn_dim", "adapter_kernel_size", "adapter_stride", "add_adapter",
     "apply_spec_augment", "begin_suppress_tokens", "blank_token_id", "classifier_proj_size", "codevector_dim",
@@ -42,35 +43,34 @@ NEUTRAL = (
     "num_frames", "is_decoder", "hidden_act", "pad_head_dim_to_multiple_of", "rope_parameters", "convolution_bias",
     "id2label", "label2id", "max_position_embeddings",
 )  # fmt: skip
-"""Fields that do not affect a pass over a sound, or that follow from other fields."""
+"""Config fields that do not affect the computation for a sound, or that follow from other fields."""
 
 
 def _attention(heads: int, width: int, **more: object) -> Attention:
     check_heads(width, heads)
-    sizes = {"heads": heads, "kv_heads": heads, "head_size": width // heads}
-    return build(Attention, {**sizes, "rope": False, "causal": False, **more})
+    return equal_heads(heads, width, **more)
 
 
 def _done(fields: Fields, found: dict[str, object]) -> dict[str, object]:
-    for name in NEUTRAL:
-        fields.maybe(name)
+    fields.skip(*NEUTRAL)
     return found
+
+
+def whisper_stem(d_model: int, rows: int, bands: int) -> SoundStem:
+    """Whisper's stem: two convolutions, the second of which halves the frames, and a table of ``rows`` positions."""
+    first, second = (SoundConv(channels=d_model, kernel=3, stride=stride, pad=1) for stride in (1, 2))
+    seconds = 2 * rows / FRAMES_PER_S
+    return SoundStem(seconds=seconds, rate=FRAMES_PER_S, channels=bands, convs=(first, second), position_rows=rows)
+
+
+def _conformer_stem(bands: int, convs: Sequence[SoundConv]) -> SoundStem:
+    return SoundStem(seconds=SECONDS, rate=FRAMES_PER_S, channels=bands, axes=2, convs=tuple(convs), matrix=True)
 
 
 def read_whisper(fields: Fields) -> dict[str, object]:
     """Whisper: 30 s of log-mel frames, two convolutions, sinusoidal positions, an encoder, and a decoder."""
     d = fields.size("d_model")
-    rows = fields.size("max_source_positions", 1500)
-    stem = SoundStem(
-        seconds=2 * rows / FRAMES_PER_S,
-        rate=FRAMES_PER_S,
-        channels=fields.size("num_mel_bins", 80),
-        convs=(
-            SoundConv(channels=d, kernel=3, pad=1),
-            SoundConv(channels=d, kernel=3, stride=2, pad=1),
-        ),
-        position_rows=rows,
-    )
+    stem = whisper_stem(d, fields.size("max_source_positions", 1500), fields.size("num_mel_bins", 80))
     activation = fields.activation("activation_function", "gelu")
 
     def ffn(name: str) -> FeedForward:
@@ -139,39 +139,21 @@ def read_moonshine(fields: Fields) -> dict[str, object]:
 
 
 def read_wav2vec2(fields: Fields) -> dict[str, object]:
-    """wav2vec 2.0 and HuBERT: seven convolutions over samples, a wide one for positions, optionally a CTC head."""
-    d = fields.size("hidden_size")
-    eps = fields.take("layer_norm_eps", float, 1e-5)
+    """wav2vec 2.0 and HuBERT: seven convolutions over samples, a wide one for positions; optionally a CTC head."""
     before = fields.take("do_stable_layer_norm", bool, False)
-    heads = _attention(fields.size("num_attention_heads"), d, qkv_bias=True, out_bias=True)
+    heads = _attention(fields.size("num_attention_heads"), fields.size("hidden_size"), qkv_bias=True, out_bias=True)
     ffn = _ffn(fields, "hidden_act", "gelu", fields.size("intermediate_size"), gated=False)
-    return _done(
-        fields,
-        {
-            "vocab_size": 0,
-            "d_model": d,
-            "layers": (Layer(attention=heads, ffn=ffn),) * fields.depth("num_hidden_layers"),
-            "stem": _samples_stem(fields),
-            "norm": "layernorm",
-            "norm_bias": True,
-            "norm_eps": eps,
-            "norm_place": "pre" if before else "post",
-            "embedding_norm": not before,
-            "final_norm": before,
-            "positions": "none",
-            **_head(fields),
-        },
-    )
+    norms = {"norm_place": "pre" if before else "post", "embedding_norm": not before, "final_norm": before}
+    return _of_samples(fields, Layer(attention=heads, ffn=ffn), positions="none", **norms)
 
 
 def read_wav2vec2_conformer(fields: Fields) -> dict[str, object]:
     """wav2vec 2.0 with Conformer layers: relative position keys, or rotary positions."""
-    d = fields.size("hidden_size")
     kind = fields.take("position_embeddings_type", str, "relative")
     if kind not in ("relative", "rotary"):
-        raise SpecError(f"positions of type {short(kind)} are not read", field="position_embeddings_type")
+        raise SpecError(f"positions of type {short(kind)} are not supported", field="position_embeddings_type")
     attention = _attention(
-        fields.size("num_attention_heads"), d, qkv_bias=True, out_bias=True,
+        fields.size("num_attention_heads"), fields.size("hidden_size"), qkv_bias=True, out_bias=True,
         relative_keys=kind == "relative", rope=kind == "rotary",
     )  # fmt: skip
     layer = _conformer_layer(
@@ -179,27 +161,20 @@ def read_wav2vec2_conformer(fields: Fields) -> dict[str, object]:
         _ffn(fields, "hidden_act", "gelu", fields.size("intermediate_size"), gated=False),
         ConvModule(taps=fields.size("conv_depthwise_kernel_size", 31), bias=False),
     )
-    return _done(
-        fields,
-        {
-            "vocab_size": 0,
-            "d_model": d,
-            "layers": (layer,) * fields.depth("num_hidden_layers"),
-            "stem": _samples_stem(fields),
-            "norm": "layernorm",
-            "norm_bias": True,
-            "norm_eps": fields.take("layer_norm_eps", float, 1e-5),
-            "positions": "rope" if kind == "rotary" else "none",
-            **_head(fields),
-        },
-    )
+    return _of_samples(fields, layer, positions="rope" if kind == "rotary" else "none")
+
+
+def _of_samples(fields: Fields, layer: Layer, **changes: object) -> dict[str, object]:
+    stack, eps = (layer,) * fields.depth(), fields.take("layer_norm_eps", float, 1e-5)
+    found = of_signals(_samples_stem(fields), fields.size("hidden_size"), stack, norm_eps=eps, **changes)
+    return _done(fields, found | _head(fields))
 
 
 def read_parakeet(fields: Fields) -> dict[str, object]:
     """Fast Conformer with CTC (Parakeet): depthwise separable convolutions reduce frames eightfold."""
     inner = fields.maybe("encoder_config")
     if not isinstance(inner, dict):
-        raise SpecError("a Parakeet config states its encoder's", field="encoder_config")
+        raise SpecError("this field is missing; it holds the encoder's fields", field="encoder_config")
     encoder = Fields(inner)
     found = _fast_conformer(encoder)
     return _done(fields, found | {"head": "ctc", "classes": fields.size("vocab_size", 1025)})
@@ -221,28 +196,12 @@ def _fast_conformer(fields: Fields) -> dict[str, object]:
         _ffn(fields, "hidden_act", "silu", fields.size("intermediate_size"), gated=False, bias=bias),
         ConvModule(taps=fields.size("conv_kernel_size", 9), bias=bool(fields.take("convolution_bias", bool, True))),
     )
-    stem = SoundStem(
-        seconds=SECONDS,
-        rate=FRAMES_PER_S,
-        channels=fields.size("num_mel_bins", 80),
-        axes=2,
-        convs=tuple(convs),
-        matrix=True,
-    )
-    return {
-        "vocab_size": 0,
-        "d_model": d,
-        "layers": (layer,) * fields.depth("num_hidden_layers"),
-        "stem": stem,
-        "norm": "layernorm",
-        "norm_bias": True,
-        "final_norm": False,
-        "positions": "none",
-    }
+    stem = _conformer_stem(fields.size("num_mel_bins", 80), convs)
+    return of_signals(stem, d, (layer,) * fields.depth(), final_norm=False, positions="none")
 
 
 def read_conformer_ctc(fields: Fields) -> dict[str, object]:
-    """NeMo's Conformer-CTC, with the field names of its encoder config: convolutions reduce frames fourfold."""
+    """NeMo's Conformer-CTC, with the field names of its encoder config. Convolutions reduce frames fourfold."""
     d, factor = fields.size("d_model"), fields.size("subsampling_factor", 4)
     width = d * fields.size("ff_expansion_factor", 4)
     if factor not in (2, 4, 8):
@@ -253,25 +212,9 @@ def read_conformer_ctc(fields: Fields) -> dict[str, object]:
         FeedForward(width=width, activation="silu", gated=False, bias=True),
         ConvModule(taps=fields.size("conv_kernel_size", 31)),
     )
-    found = {
-        "vocab_size": 0,
-        "d_model": d,
-        "layers": (layer,) * fields.depth("n_layers"),
-        "stem": SoundStem(
-            seconds=SECONDS,
-            rate=FRAMES_PER_S,
-            channels=fields.size("feat_in", 80),
-            axes=2,
-            convs=(conv,) * (factor.bit_length() - 1),
-            matrix=True,
-        ),
-        "norm": "layernorm",
-        "norm_bias": True,
-        "final_norm": False,
-        "positions": "none",
-        "head": "ctc",
-        "classes": fields.size("num_classes", 128) + 1,
-    }
+    stem = _conformer_stem(fields.size("feat_in", 80), (conv,) * (factor.bit_length() - 1))
+    found = of_signals(stem, d, (layer,) * fields.depth("n_layers"), final_norm=False, positions="none")
+    found |= {"head": "ctc", "classes": fields.size("num_classes", 128) + 1}
     return _done(fields, found)
 
 
@@ -284,7 +227,7 @@ def _ffn(fields: Fields, name: str, default: str, width: int, *, gated: bool, bi
 
 
 def _groups(fields: Fields) -> int:
-    """Groups of the convolution for positions.
+    """Number of groups of the convolution that makes positions.
 
     Raises:
         SpecError: The groups do not divide the width.
@@ -297,17 +240,18 @@ def _groups(fields: Fields) -> int:
 
 def _samples_stem(fields: Fields) -> SoundStem:
     if fields.maybe("conv_dim") == []:
-        raise SpecError("must name at least one convolution", field="conv_dim")
+        raise SpecError("must list at least one convolution", field="conv_dim")
     channels = fields.items("conv_dim") or [512] * 7
     strides = fields.items("conv_stride") or [5, 2, 2, 2, 2, 2, 2]
     kernels = fields.items("conv_kernel") or [10, 3, 3, 3, 3, 2, 2]
     if not len(channels) == len(strides) == len(kernels):
         raise SpecError(
-            f"{len(channels)} convolutions, {len(strides)} strides, {len(kernels)} kernels", field="conv_dim"
+            f"lists {len(channels)} convolutions, but the config has {len(strides)} strides and {len(kernels)} kernels",
+            field="conv_dim",
         )
     kind = fields.take("feat_extract_norm", str, "group")
     if kind not in ("group", "layer"):
-        raise SpecError(f"norms of type {short(kind)} are not read", field="feat_extract_norm")
+        raise SpecError(f"norms of type {short(kind)} are not supported", field="feat_extract_norm")
     bias = fields.take("conv_bias", bool, False)
     convs = []
     for i, (out, kernel, stride) in enumerate(zip(channels, kernels, strides, strict=True)):
@@ -328,8 +272,7 @@ def _samples_stem(fields: Fields) -> SoundStem:
 
 
 def _head(fields: Fields) -> dict[str, object]:
-    """A CTC head if the config has one; else none."""
-    kinds = [str(name) for name in fields.items("architectures") or []]
-    if any(name.endswith("ForCTC") for name in kinds):
+    """A CTC head if the config describes one; else no head."""
+    if any(name.endswith("ForCTC") for name in fields.architectures()):
         return {"head": "ctc", "classes": fields.size("vocab_size", 32)}
     return {"head": "none"}

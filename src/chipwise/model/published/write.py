@@ -16,7 +16,7 @@ _ACTIVATION_NAMES: dict[Activation, str] = {
 
 
 def family_of(arch: ArchSpec) -> str | None:
-    """The Hugging Face family whose class computes exactly ``arch``; None if there is none."""
+    """The Hugging Face family whose class computes exactly ``arch``; None if there is no such family."""
     if not DECODER.builds(arch):
         return None
     first = arch.layers[0]
@@ -57,8 +57,8 @@ def to_config(arch: ArchSpec) -> dict[str, object]:
     attention, ffn = first.attention, first.ffn
     if family is None or attention is None or ffn is None:
         raise Unsupported(
-            f"{arch.name} is no Llama-style model (one kind of layer with attention and a gated FFN, RMSNorm, rotary "
-            "positions); save it with deploy.hf.save_pretrained, which adds a modelling file of its own"
+            f"{arch.name} is not a Llama-style model (one kind of layer with attention and a gated FFN, RMSNorm, "
+            "rotary positions); save it with deploy.hf.save_pretrained, which adds chipwise's modelling file"
         )
     config: dict[str, object] = {
         "architectures": [_CLASSES[family]],

@@ -1,1 +1,1 @@
-"""Search spaces: candidates as rows of integers, and the designs that they encode."""
+"""Search spaces: candidates are rows of integers, each of which encodes a design."""

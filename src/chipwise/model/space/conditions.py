@@ -1,7 +1,7 @@
-"""Conditions between choices, compiled to small tables of allowed values and nearest alternatives.
+"""Conditions between choices, compiled to small tables of allowed values and of the nearest allowed values.
 
-Choices are ordered so that each depends only on earlier ones. One pass over the columns then samples or repairs rows,
-and only the few choices that conditions connect are enumerated.
+Choices are ordered so that each depends only on earlier ones. One pass over the columns then samples or repairs rows.
+Combinations are only enumerated for the few choices that conditions connect.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _JOINED = 4_000_000  # most combinations of connected choices that are checked f
 
 @dataclass(frozen=True)
 class Rule:
-    """One condition on one choice: if all of ``when`` hold, only the values ``allowed`` are possible."""
+    """One condition on one choice: if all of ``when`` are met, only the values ``allowed`` are possible."""
 
     target: str
     when: dict[str, Flags]  # by choice, or "layer" for the slot: which values meet the condition
@@ -33,11 +33,11 @@ class Rule:
 
 
 class Conditions:
-    """Computes the values that a space's conditions allow.
+    """Computes which values the conditions of a space allow.
 
     Args:
         spec: The space.
-        slots: Slots of each per-layer choice.
+        slots: For each per-layer choice, its slots (see :class:`~chipwise.model.space.space_spec.Slots`).
 
     Raises:
         SpecError: A name or value is unknown, conditions form a cycle, or they leave a choice without a value.
@@ -76,22 +76,20 @@ class Conditions:
 
     def _together(self, given: str, target: str, field: str) -> None:
         if target not in self._spec.layer_choices and given in (*self._spec.layer_choices, "layer"):
-            raise SpecError(
-                f"{target} is chosen for the whole model, {given} for each layer; swap `when` and `only`", field=field
-            )
+            raise SpecError(f"{target} is chosen per model, but {given} per layer; swap `when` and `only`", field=field)
         if given in self._spec.layer_choices and self._spec.tie(given) != self._spec.tie(target):
             raise SpecError(
-                f"{given} and {target} are joined by a condition and must be tied alike, not "
-                f"{self._spec.tie(given)} and {self._spec.tie(target)}; change layers",
+                f"{given} and {target} are connected by a condition, so `layers` must be the same for both, not "
+                f"{self._spec.tie(given)} and {self._spec.tie(target)}; change `layers`",
                 field=field,
             )
 
     def _flags(self, name: str, values: object, field: str) -> tuple[str, Flags]:
-        """The choice that ``name`` refers to, and a mask of its values."""
+        """The choice that ``name`` refers to, and a mask over its possible values that marks ``values``."""
         if name == "layer":
             ties = {self._spec.tie(choice): self._slots[choice].labels for choice in self._spec.layer_choices}
             if len(ties) > 1:
-                raise SpecError("layers can be named only where all choices are tied alike; change layers", field=field)
+                raise SpecError("needs the same value of `layers` for all choices; change `layers`", field=field)
             (known,) = ties.values()
             return "layer", self._met([str(value) for value in listed(values)], list(known), field)
         parts = ATTENTION_PARTS[: len(self._spec.attention_choices()[0])]
@@ -125,9 +123,9 @@ class Conditions:
         return [Rule("depth", {"sharing": ~none}, ~one, text)] if not one.all() else []
 
     def _of_missing_blocks(self) -> list[Rule]:
-        """The built-in conditions on layers without attention: not the first layer, and not without a feed-forward.
+        """The built-in conditions: the first layer has attention, and a layer without attention has a feed-forward.
 
-        Without attention a first layer would compute a function of each token alone, which its table can hold.
+        A first layer without attention would compute a function of each token alone, as the token table already does.
         """
         pairs, rules = self._spec.attention_choices(), []
         if NO_ATTENTION not in pairs:
@@ -135,13 +133,16 @@ class Conditions:
         without = np.array([pair == NO_ATTENTION for pair in pairs])
         labels = self._slots["attention"].labels
         if len(labels) == 1:
-            raise SpecError("the first layer has attention, so layers without it cannot be alike", field="layer.heads")
+            raise SpecError(
+                "the first layer needs attention, and with `layers: alike` so do all layers; leave `heads: none` out",
+                field="layer.heads",
+            )
         first = np.arange(len(labels)) == 0
-        rules.append(Rule("attention", {"layer": first}, ~without, "the first layer has attention"))
+        rules.append(Rule("attention", {"layer": first}, ~without, "the first layer needs attention"))
         if NO_FFN in self._spec.layer.ffn:
             self._together("attention", "ffn", "layers")
             some = np.array([kind != NO_FFN for kind in self._spec.layer.ffn])
-            rules.append(Rule("ffn", {"attention": without}, some, "a layer has attention or a feed-forward"))
+            rules.append(Rule("ffn", {"attention": without}, some, "a layer needs attention or a feed-forward"))
         return rules
 
     def _ordered(self) -> tuple[str, ...]:
@@ -164,9 +165,9 @@ class Conditions:
         return {given for rule in self.rules[name] for given in rule.when}
 
     def _table(self, name: str, rules: Sequence[Rule]) -> Flags:
-        """Masks of allowed values for every subset of applicable rules, (2^rules, values)."""
+        """Masks of the allowed values, one for each subset of rules that may apply, (2^rules, values)."""
         if len(rules) > _MOST:
-            raise SpecError(f"{len(rules)} conditions limit {name}; at most {_MOST} may", field="conditions")
+            raise SpecError(f"{len(rules)} conditions limit {name}; at most {_MOST} are possible", field="conditions")
         left = np.ones((1 << len(rules), len(rules[0].allowed)), bool)
         for code in range(len(left)):
             for i, rule in enumerate(rules):
@@ -179,18 +180,23 @@ class Conditions:
 
         Args:
             name: The choice.
-            chosen: Indices of the choices that ``name`` depends on, (count,) each; for ``layer``, the slot.
-            count: Number of rows.
+            chosen: For each choice on which ``name`` depends: the index of the value that each candidate has, (count,).
+                If ``name`` also depends on the layer: under the key ``layer``, the number of each candidate's slot,
+                (count,).
+            count: Number of candidates.
         """
         rules = self.rules[name]
         return self._tables[name][self._codes(rules, chosen, count)] if rules else None
 
     def mended(self, name: str, chosen: Mapping[str, Index], values: Index) -> Index:
-        """``values`` of ``name``, (n,), with forbidden values replaced by the nearest allowed value in the list."""
+        """``values`` of the choice ``name``, (n,), with each forbidden value replaced by the nearest allowed value."""
         return self._nearest[name][self._codes(self.rules[name], chosen, len(values)), values]
 
     def drawn(self, name: str, chosen: Mapping[str, Index], share: NDArray[np.float64]) -> Index:
-        """Allowed values of ``name`` at the fraction ``share`` (0 … 1) of their list, (n,): uniform if ``share`` is."""
+        """Selects allowed values of the choice ``name``, (n,), as indices.
+
+        ``share`` (n,), at least 0 and below 1, is the selected value's relative place in the list of allowed values.
+        """
         table = self._tables[name]
         counts = table.sum(axis=1)
         ranked = np.argsort(~table, axis=1, kind="stable")  # allowed values come first, in the list's order
@@ -221,14 +227,14 @@ class Conditions:
         table: dict[str, Index] = {}
         rows = 1
         for name in (*(("layer",) if "layer" in wanted else ()), *(item for item in self.order if item in wanted)):
-            if name == "layer":  # of choices that are tied alike
+            if name == "layer":  # the slots of the choices, which are tied alike
                 tied = next(choice for choice in self._spec.layer_choices if choice in wanted)
                 size = len(self._slots[tied].labels)
             else:
                 size = len(self._spec.values(name))
             if rows * size > _JOINED:
                 raise SpecError(
-                    f"conditions join {', '.join(sorted(wanted))}: more than {_JOINED:,} combinations; join fewer",
+                    f"conditions connect {', '.join(sorted(wanted))}: over {_JOINED:,} combinations; connect fewer",
                     field="conditions",
                 )
             keep = None if name == "layer" else self.left(name, table, rows)
@@ -254,11 +260,13 @@ class Conditions:
             for rule in self.rules[name]
             if all(flags[table[given][row]] for given, flags in rule.when.items())
         ]
-        return SpecError(f"nothing is left for {name} where these meet: {'; and '.join(applied)}", field="conditions")
+        return SpecError(
+            f"no value of {name} is left if these conditions meet: {'; and '.join(applied)}", field="conditions"
+        )
 
 
 def _nearest(left: Flags) -> Index:
-    """Index of the nearest allowed value for each value; the value's own index if none is allowed."""
+    """For each value, the index of the nearest allowed value; its own index if no value is allowed."""
     places = np.arange(len(left))
     if not left.any():
         return places

@@ -1,4 +1,4 @@
-"""Exact number of distinct designs in a space of any size, without listing them."""
+"""Counts the distinct designs in a space exactly, without listing them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def size(spec: SpaceSpec, slots: Mapping[str, Slots], conditions: Conditions) ->
     """Number of distinct designs.
 
     Only global choices that affect the layers are enumerated (depth, sharing, and those in conditions). For each
-    combination, the possible values of every slot are counted and multiplied.
+    combination, the numbers of possible values of all slots are multiplied.
     """
     choices = spec.layer_choices
     groups = _joined(choices, conditions)
@@ -75,7 +75,10 @@ def _global_givens(choices: tuple[str, ...], conditions: Conditions, group: tupl
 def _per_slot(
     conditions: Conditions, group: tuple[str, ...], givens: list[str]
 ) -> Counter[tuple[tuple[int, ...], int]] | None:
-    """Number of combinations of a group by (given choices, slot); None if no condition limits them."""
+    """Maps (values of ``givens``, slot) to the number of combinations of the choices ``group``.
+
+    None if the group has no conditions.
+    """
     if not any(conditions.rules[name] for name in group):
         return None
     by_layer = any("layer" in rule.when for name in group for rule in conditions.rules[name])

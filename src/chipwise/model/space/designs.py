@@ -1,4 +1,4 @@
-"""Converts named choices to a design, and a design to one line of text."""
+"""Converts choices to a design, and a design to one line of text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def design_of(choices: Chosen, *, spec: SpaceSpec, name: str = "candidate") -> D
 
 
 def summary(design: Design) -> str:
-    """One line that describes a design: width, depth, convolutions, heads, FFN, vocabulary, formats."""
+    """A design in one line: width, depth, convolutions, heads, feed-forward, vocabulary and formats."""
     arch = design.arch
     words = form_of(arch).sketch(arch)
     heads = joined([_heads(layer.attention, words) for layer in arch.layers])
@@ -46,14 +46,14 @@ def summary(design: Design) -> str:
 
 
 def _heads(block: Attention | None, words: Sketch) -> str:
-    """Heads and KV heads, or heads and their size; ``none`` without attention."""
+    """Number of heads and of KV heads, or of heads and their size; ``none`` without attention."""
     if block is None:
         return "none"
     return f"{block.heads}/{block.kv_heads}" if words.groups else f"{block.heads}x{block.head_size}"
 
 
 def _feed(block: FeedForward | MixtureOfExperts | None) -> str:
-    """Kind and width of a feed-forward, or ``none``; for mixtures, also the numbers of experts and active experts."""
+    """Kind and width of a feed-forward, or ``none``. A mixture also states its number of experts and active experts."""
     if block is None:
         return NO_FFN
     if isinstance(block, MixtureOfExperts):

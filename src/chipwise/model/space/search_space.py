@@ -1,9 +1,9 @@
-"""SearchSpace: every choice is one integer gene; a candidate is a row of genes.
+"""SearchSpace: each choice is one integer, called a gene; a candidate is a row of genes.
 
 Global genes come first, then the layers' genes, slot by slot; a slot is one layer, or several layers whose choices are
-tied. Genes that no layer reads (beyond the depth, or of layers that share weights) are inactive, and 0 in canonical
-rows. Forbidden values are replaced by the nearest allowed one. So equal designs have equal canonical rows, and every
-row encodes a design.
+tied. Genes that no layer reads (beyond the depth, or of layers that share weights) are inactive; in canonical rows they
+are 0. Forbidden values are replaced with the nearest allowed value. So equal designs have equal canonical rows, and
+every row encodes a design.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from chipwise.model.space.space_spec import ATTENTION_PARTS, LAYER_WEIGHTS, Slot
 
 @dataclass(frozen=True)
 class Gene:
-    """One choice: its name, its values, and the slot of layers it belongs to (None for the whole model)."""
+    """One choice: its name, its possible values, and the number of its slot of layers (None for the whole model)."""
 
     name: str
     values: tuple[Any, ...]
@@ -78,7 +78,7 @@ class SearchSpace:
 
     @property
     def index(self) -> dict[str, int]:
-        """Column of each global gene."""
+        """The column of each global choice, by its name."""
         return {name: i for i, name in enumerate(self.spec.globals)}
 
     def size(self) -> int:
@@ -86,7 +86,7 @@ class SearchSpace:
         return size(self.spec, self.slots, self._conditions)
 
     def sample(self, count: int, rng: np.random.Generator) -> Rows:
-        """Samples ``count`` canonical rows; every gene is uniform over the values that earlier genes allow."""
+        """Samples ``count`` canonical rows; each gene is uniform over the values that earlier genes allow."""
         share = rng.random((count, len(self.genes)))
         rows = (share * self.cardinalities).astype(np.int64)
         for name, column, chosen in self._conditioned(rows):
@@ -103,29 +103,35 @@ class SearchSpace:
         return np.asarray(self.genes[column].values)[rows[:, column]]
 
     def outputs(self, rows: Rows) -> NDArray[np.int64]:
-        """Rows of the head's matrix in each row's design, (n,)."""
+        """For each candidate's design: the number of outputs of the head's matrix, (n,)."""
         image = self.spec.image
         if image is not None and image.steps:
             return np.asarray(self.values(rows, "patch"), np.int64) ** image.axes * image.channels * self.factors(rows)
         return np.asarray(self.values(rows, "vocab_size"), np.int64)
 
     def factors(self, rows: Rows) -> NDArray[np.int64]:
-        """Pixels per side of a latent in each row's design, (n,); 1 for designs in pixel space."""
+        """For each row's design: the side, in pixels, of the square that one latent represents, (n,).
+
+        It is 1 for designs in pixel space.
+        """
         found = self.values(rows, LATENTS) if LATENTS in self.index else np.ones(len(rows))
         return np.asarray(found, np.int64)
 
     def passes(self, rows: Rows) -> NDArray[np.int64]:
-        """Passes per request of each row's design, (n,): a denoiser's steps (doubled if guided), else 1."""
+        """Number of forward passes per request for each row's design, (n,).
+
+        It is a denoiser's number of steps (doubled with guidance), and 1 for other models.
+        """
         guided = self.values(rows, GUIDANCE) != UNGUIDED if GUIDANCE in self.index else np.zeros(len(rows), bool)
         return np.asarray(self.steps(rows) * (1 + guided), np.int64)
 
     def steps(self, rows: Rows) -> NDArray[np.int64]:
-        """Denoising steps of each row's design, (n,); 1 for other models."""
+        """For each row's design: the number of denoising steps, (n,); 1 for other models."""
         steps = self.spec.image is not None and self.spec.image.steps
         return np.asarray(self.values(rows, "steps"), np.int64) if steps else np.ones(len(rows), np.int64)
 
     def equal_steps(self, rows: Rows) -> NDArray[np.int64]:
-        """Number of Euler steps with about the same image quality as each row's steps, (n,); 1 for other models.
+        """For each row's design: the number of Euler steps with about the same image quality, (n,); 1 for other models.
 
         Three multistep steps are about as good as six Euler steps, four as good as ten (benchmarks/solver_steps.py).
         """
@@ -134,7 +140,7 @@ class SearchSpace:
         return np.where(multistep, steps * (steps + 1) // 2, steps)
 
     def active(self, rows: Rows) -> NDArray[np.bool_]:
-        """Mask of active genes, (n, genes)."""
+        """Mask of the active genes, (n, genes): those that the design reads."""
         mask = np.ones(rows.shape, dtype=bool)
         where = rows[:, self.index["sharing"]], rows[:, self.index["depth"]]
         for name in self.spec.layer_choices:
@@ -142,14 +148,17 @@ class SearchSpace:
         return mask
 
     def canonical(self, rows: Rows) -> Rows:
-        """``rows`` with inactive genes set to 0 and forbidden values replaced by the nearest allowed ones."""
+        """``rows`` with inactive genes set to 0, and with the nearest allowed value instead of each forbidden value."""
         rows = np.array(np.atleast_2d(rows), dtype=np.int64)
         for name, column, chosen in self._conditioned(rows):
             rows[:, column] = self._conditions.mended(name, chosen, rows[:, column])
         return np.where(self.active(rows), rows, 0)
 
     def _conditioned(self, rows: Rows) -> Iterator[tuple[str, int, dict[str, NDArray[np.int64]]]]:
-        """Columns of conditioned choices, each with the choices that it depends on, in order; reads ``rows`` lazily."""
+        """Yields name and column of each choice that has conditions, and the current values of all choices in ``rows``.
+
+        A choice follows the choices that it depends on.
+        """
         for name in self._conditions.order:
             if not self._conditions.rules[name]:
                 continue
@@ -158,7 +167,7 @@ class SearchSpace:
                 yield name, column, chosen | {"layer": np.full(len(rows), slot)}
 
     def layer_rows(self, rows: Rows) -> NDArray[np.int64]:
-        """Every layer's choices, (n, max depth, choices), with sharing and ties resolved. Skip those past the depth."""
+        """Each layer's choices, (n, max depth, choices), after sharing and ties. Entries past the depth are unused."""
         where = rows[:, self.index["sharing"]], rows[:, self.index["depth"]]
         parts = [
             np.take_along_axis(rows, self.columns[name][self.slots[name].of[where]], axis=1)
@@ -167,7 +176,7 @@ class SearchSpace:
         return np.stack(parts, axis=2)
 
     def choices(self, row: Sequence[int] | NDArray[np.int64]) -> dict[str, Any]:
-        """The choices of ``row`` by name; layers as a list."""
+        """The choices that ``row`` encodes, by name; the entry ``layers`` is a list with the choices of each layer."""
         one = self.canonical(np.asarray(row))[0]
         chosen: dict[str, Any] = {
             gene.name: gene.values[i] for gene, i in zip(self.genes, one, strict=True) if gene.layer is None
@@ -181,11 +190,11 @@ class SearchSpace:
         return chosen
 
     def design(self, row: Sequence[int] | NDArray[np.int64], *, name: str = "candidate") -> Design:
-        """The design of ``row``."""
+        """The design that ``row`` encodes."""
         return design_of(self.choices(row), spec=self.spec, name=name)
 
     def row(self, choices: Chosen) -> Rows:
-        """The canonical row, (genes,), of ``choices``, the inverse of :meth:`choices`.
+        """The canonical row, (genes,), that encodes ``choices``: the inverse of :meth:`choices`.
 
         Raises:
             SpecError: The space does not list a value, or its ties or conditions forbid it.
@@ -208,7 +217,7 @@ class SearchSpace:
     def nearest(self, choices: Chosen) -> Rows:
         """The canonical row, (genes,), closest to ``choices``, which may lie outside the space's lists.
 
-        With another head size it has as many times fewer or more heads, so that attention is as wide.
+        If the head size must change, the number of heads changes inversely, so that attention keeps its width.
         """
         row = np.zeros(len(self.genes), dtype=np.int64)
         for name in self.spec.globals:
@@ -226,7 +235,10 @@ class SearchSpace:
         return one
 
     def _chosen(self, layer: Chosen, name: str, whole: Chosen) -> Any:
-        """The choices of ``layer`` in ``whole``; the model's weight format where it has none."""
+        """The value of ``layer`` for the choice ``name``.
+
+        A layer that states no weight format has the model's format, which is in ``whole``.
+        """
         if name == "attention":
             return self.spec.kind.parts(layer)
         return layer.get("weights", whole["weights"]) if name == LAYER_WEIGHTS else layer[name]
@@ -243,14 +255,14 @@ def _label(name: str, slot: str) -> str:
 
 
 def _layer(chosen: Chosen) -> dict[str, Any]:
-    """The choices of a layer, by their names in the file."""
+    """The choices of a layer, by their names in the run file."""
     layer = dict(zip(ATTENTION_PARTS, chosen["attention"], strict=False))
     layer |= {"ffn": chosen["ffn"], "ffn_width": chosen["ffn_width"]}
     return layer | ({"weights": chosen[LAYER_WEIGHTS]} if LAYER_WEIGHTS in chosen else {})
 
 
 def _as_wide(layer: Chosen, times: float) -> Chosen:
-    """``layer`` with ``times`` as many heads, if it has attention."""
+    """``layer`` with its numbers of heads multiplied by ``times``, if it has attention."""
     if times == 1:
         return layer
     counts = {name: layer[name] * times for name in ATTENTION_PARTS[:2] if isinstance(layer.get(name), int)}
@@ -262,7 +274,7 @@ def _closest(gene: Gene, values: Sequence[Any]) -> int:
 
 
 def _distance(one: Any, other: Any) -> float:
-    """Distance between two values of a gene: for sizes by their ratio, for others 0 or 1."""
+    """Distance between two values of a gene: the logarithm of the ratio for sizes; 0 or 1 for all other values."""
     if isinstance(one, tuple):
         return sum(_distance(a, b) for a, b in zip(one, other, strict=True))
     if isinstance(one, bool | str) or isinstance(other, str):

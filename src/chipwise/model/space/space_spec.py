@@ -42,22 +42,17 @@ EXPERTS: dict[str, tuple[int, int]] = {  # experts and active experts; ``ffn_wid
     "swiglu-32x2": (32, 2),
     "swiglu-64x4": (64, 4),
 }
-GROUPED = {
-    "relu-g2": 2,
-    "relu-g4": 4,
-    "swiglu-g2": 2,
-    "swiglu-g4": 4,
-    "swiglu-g8": 8,
-}  # groups of block-diagonal matrices
+# Groups of block-diagonal matrices:
+GROUPED = {"relu-g2": 2, "relu-g4": 4, "swiglu-g2": 2, "swiglu-g4": 4, "swiglu-g8": 8}
 NO_FFN = "none"  # a layer without a feed-forward
 GLOBALS = ("d_model", "depth", "vocab_size", "head_size", "tie_embeddings", "weights", "sharing")
 CONVS = ("none", "attention", "both")
 LAYER_CHOICES = ("attention", "ffn", "ffn_width")  # per layer; attention: heads and KV heads
 ATTENTION_PARTS = ("heads", "kv_heads", "square")
 LAYER_WEIGHTS = "layer_weights"  # a per-layer choice if ``layer.weights`` lists formats
-MOST_VALUES = 1_000  # in one list
+MOST_VALUES = 1_000  # most values in one list
 MOST_LAYERS = 128
-MOST_BLOCKS = 50_000  # most distinct blocks, each of which is priced before a search (milliseconds each)
+MOST_BLOCKS = 50_000  # most distinct blocks: the cost of each is predicted before a search (milliseconds each)
 TIES = ("each", "alike", "alternating", "thirds")
 
 
@@ -75,10 +70,10 @@ def ffn_block(kind: str, width: int) -> AnyFeedForward | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpace:
-    """Per-layer choices. Without ``weights``, layers have the head's format."""
+    """The possible values of per-layer choices. Without ``weights``, layers have the head's format."""
 
     heads: tuple[int | Literal["none"], ...]  # none: layers of text models without attention
-    kv_heads: tuple[int, ...] = ()  # empty for images and ranking: as many as heads
+    kv_heads: tuple[int, ...] = ()  # empty for images and ranking: the same numbers as heads
     ffn: tuple[FfnName, ...] = ("swiglu",)
     ffn_width: tuple[int, ...]
     weights: tuple[str, ...] | None = later(None)
@@ -92,8 +87,8 @@ class Condition:
     """If every choice in ``when`` has one of its listed values, the choices in ``only`` are limited to their lists.
 
     Conditions on per-layer choices apply within one layer. ``layer`` in ``when`` selects layers by number (with
-    alternating ties: ``even`` and ``odd``; with thirds: ``first``, ``middle`` and ``last``). A single value means a
-    list of one.
+    alternating ties: ``even`` and ``odd``; with thirds: ``first``, ``middle`` and ``last``). A single value means
+    a list of one value.
     """
 
     when: Mapping[str, Any]
@@ -103,7 +98,7 @@ class Condition:
         check_fields(self)
         for name in ("when", "only"):
             if not getattr(self, name):
-                raise SpecError("names no choice, so the condition has no effect", field=name)
+                raise SpecError("must name at least one choice, or the condition has no effect", field=name)
 
     def __str__(self) -> str:
         parts = [
@@ -113,7 +108,7 @@ class Condition:
 
 
 def listed(values: object) -> list[Any]:
-    """``values`` as a list; a single value becomes a list of one."""
+    """``values`` as a list; a single value becomes a list of one value."""
     return list(values) if isinstance(values, list | tuple) else [values]
 
 
@@ -121,9 +116,9 @@ def listed(values: object) -> list[Any]:
 class SpaceSpec:
     """The search space of a run file. Every field lists the possible values.
 
-    ``layers`` says which layers share their choices: ``each`` (none do), ``alike`` (all do), ``alternating`` (even
-    layers share, odd layers share), or ``thirds`` of the depth. It is one word for all choices, or a word for each of
-    ``attention``, ``ffn``, ``ffn_width`` and ``layer_weights``.
+    ``layers`` states which layers must have equal choices: ``each`` (none), ``alike`` (all), ``alternating`` (all even
+    layers, and all odd layers), or ``thirds`` (all layers in the same third of the depth). It is one word for all
+    choices, or a mapping with a word for each of ``attention``, ``ffn``, ``ffn_width`` and ``layer_weights``.
     """
 
     d_model: tuple[int, ...]
@@ -139,7 +134,7 @@ class SpaceSpec:
     layers: str | dict[str, str] = "each"
     conditions: tuple[Condition, ...] = field(default=())
     norm: Norm | tuple[Norm, ...] = "rmsnorm"  # a list is a choice of text models
-    norm_place: tuple[NormPlace, ...] = later(("pre",))  # of text models
+    norm_place: tuple[NormPlace, ...] = later(("pre",))  # a choice of text models
     max_tokens: int = 512
     image: ImageSpace | None = later(None)  # noqa: RUF009  (what images are, and the choices that only they have)
     ranking: RankingSpace | None = later(None)  # noqa: RUF009  (what requests hold, and the choices that only they have)
@@ -154,9 +149,9 @@ class SpaceSpec:
         for name in (*GLOBALS, "conv", "norm", "norm_place"):
             _checked(name, self.values(name))
         if max(self.depth) > MOST_LAYERS:
-            raise SpecError(f"at most {MOST_LAYERS} layers, not {short(max(self.depth))}", field="depth")
+            raise SpecError(f"must be at most {MOST_LAYERS} layers, not {short(max(self.depth))}", field="depth")
         if self.conv_taps < 2:
-            raise SpecError(f"a convolution sees at least 2 positions, not {self.conv_taps}", field="conv_taps")
+            raise SpecError(f"a convolution needs at least 2 taps, not {self.conv_taps}", field="conv_taps")
         self._check_missing_blocks()
         for name in ("heads", *(() if self.own else ("kv_heads",)), "ffn", "ffn_width"):
             _checked(f"layer.{name}", getattr(self.layer, name))
@@ -168,27 +163,29 @@ class SpaceSpec:
             raise SpecError("rotary positions need even head sizes", field="head_size")
         if self.attention_choices()[:1] in ((), (NO_ATTENTION,)):
             raise SpecError(
-                f"no pair fits: none of kv_heads {list(self.layer.kv_heads)} divides any of heads "
-                f"{list(self.layer.heads)}",
+                f"no combination is possible: no value of `kv_heads` {list(self.layer.kv_heads)} divides any value of "
+                f"`heads` {list(self.layer.heads)}",
                 field="layer.kv_heads",
             )
         if (blocks := self._blocks()) > MOST_BLOCKS:
             raise SpecError(
-                f"the lists make {blocks:,} distinct blocks, each of which is priced; at most {MOST_BLOCKS:,} are "
-                "possible: list fewer values of d_model, head_size, heads, kv_heads, ffn or ffn_width"
+                f"the lists allow {blocks:,} distinct blocks, but costs are predicted for at most {MOST_BLOCKS:,}: "
+                "list fewer values of d_model, head_size, heads, kv_heads, ffn or ffn_width"
             )
         for name, word in ({"": self.layers} if isinstance(self.layers, str) else self.layers).items():
             where = f"layers.{name}" if name else "layers"
             if name and name not in self.layer_choices:
-                raise SpecError(f"no choice of a layer; {nearest(name, self.layer_choices)}", field=where)
+                raise SpecError(f"is not a per-layer choice; {nearest(name, self.layer_choices)}", field=where)
             if word not in TIES:
-                raise SpecError(f"{word!r} is not one of these; {nearest(word, TIES)}", field=where)
+                raise SpecError(f"{word!r} is not an accepted value; {nearest(word, TIES)}", field=where)
 
     def _check_missing_blocks(self) -> None:
-        """Checks choices of layers that lack a block; such layers have no width of a feed-forward to choose.
+        """Checks choices of layers that lack a block.
+
+        Adds a condition: a layer without a feed-forward always has the first of the listed feed-forward widths.
 
         Raises:
-            SpecError: Models of this kind have no such layers, or not together with convolutions.
+            SpecError: Models of this kind cannot have such layers, or cannot have them together with convolutions.
         """
         for name, values, possible in (
             ("heads", self.layer.heads, self.own is None),
@@ -196,12 +193,15 @@ class SpaceSpec:
         ):
             if "none" in values and not possible:
                 block = "attention" if name == "heads" else "a feed-forward"
-                raise SpecError(f"{self.kind.models} have no layers without {block}", field=f"layer.{name}")
+                raise SpecError(f"{self.kind.models} cannot have layers without {block}", field=f"layer.{name}")
             if "none" in values and self.conv != ("none",):
-                raise SpecError("convolutions need layers that all have both blocks; leave one out", field="conv")
+                raise SpecError(
+                    "convolutions need layers with both blocks; leave out `conv`, or `none` in `heads` and `ffn`",
+                    field="conv",
+                )
         for kind in set(self.layer.ffn) & set(GROUPED):
             if self.own is not None:
-                raise SpecError(f"{self.kind.models} have no grouped feed-forwards ({kind})", field="layer.ffn")
+                raise SpecError(f"{self.kind.models} cannot have grouped feed-forwards ({kind})", field="layer.ffn")
             for name, sizes in (("d_model", self.d_model), ("layer.ffn_width", self.layer.ffn_width)):
                 if uneven := [size for size in sizes if size % GROUPED[kind]]:
                     raise SpecError(f"{kind}: {GROUPED[kind]} groups do not divide {uneven[0]}", field=name)
@@ -211,52 +211,52 @@ class SpaceSpec:
 
     @property
     def _given(self) -> dict[str, Choices]:
-        """The sections of the file for kinds other than text decoders, by name."""
+        """The run file's sections for kinds of models other than text decoders, by name."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Choices)}
 
     @property
     def own(self) -> Choices | None:
-        """The choices of a kind other than text decoders; None for text decoders."""
+        """The choices that are specific to the searched kind of model; None for text decoders."""
         return next(iter(self._given.values()), None)
 
     @property
     def part(self) -> str:
-        """The field that holds :attr:`own`; empty for text decoders."""
+        """The name of the field that contains :attr:`own`; empty for text decoders."""
         return next(iter(self._given), "")
 
     @property
     def kind(self) -> Choices:
-        """The choices of the searched kind of model."""
+        """The choices that are specific to the searched kind of model, also for text decoders."""
         return self.own or TEXT
 
     @property
     def sound_s(self) -> float | None:
-        """Seconds of sound in a request; None if it holds none."""
+        """Length of the sound in a request, in seconds; None if a request has no sound."""
         return self.kind.seconds
 
     @property
     def frames(self) -> int | None:
-        """Images in a request; None if it holds none."""
+        """Number of images in a request; None if a request has no image."""
         return self.kind.frames
 
     def _read_own(self, own: Choices) -> None:
-        """For kinds other than text decoders: sets fixed fields, and adds conditions that follow from sizes."""
+        """For models other than text decoders: checks the fields, sets some of them, and adds implied conditions."""
         given = list(self._given)
         if len(given) > 1:
             raise SpecError(
-                "a model reads images, ranks candidates or transcribes sounds: give only one of these fields",
+                "a space has one kind of model: give only one of the fields `image`, `ranking`, `sound` and `sentence`",
                 field=given[1],
             )
         if self.vocab_size not in ((), (own.outputs,)):
             raise SpecError(f"{own.noun} have no vocabulary; leave it out", field="vocab_size")
         if self.layer.kv_heads:
-            raise SpecError(f"{own.noun} have as many KV heads as heads; leave it out", field="layer.kv_heads")
+            raise SpecError(f"{own.noun} have as many KV heads as heads; leave kv_heads out", field="layer.kv_heads")
         if not isinstance(self.norm, str):
-            raise SpecError(f"{own.models} have one kind of norm; write norm: {self.norms[0]}", field="norm")
+            raise SpecError(f"{own.models} cannot have several norms; write `norm: {self.norms[0]}`", field="norm")
         for name, only in (("sharing", ("none",)), ("conv", ("none",)), ("norm_place", ("pre",))):
             if getattr(self, name) != only:
-                raise SpecError(f"is not possible for {own.noun}; leave it out", field=name)
+                raise SpecError(f"is not possible for {own.noun}; leave this field out", field=name)
         if any(kind in EXPERTS for kind in self.layer.ffn):
             raise SpecError(f"experts are not possible for {own.noun}", field="layer.ffn")
         if unfit := own.unfit_norm(self.norm):
@@ -273,21 +273,23 @@ class SpaceSpec:
             object.__setattr__(self, name, value)
 
     def _blocks(self) -> int:
-        """Number of distinct attention and feed-forward blocks, over all widths and formats."""
+        """Number of distinct attention and feed-forward blocks, counting all widths and formats."""
         attention = len(self.head_size) * len(self.attention_choices())
         feed_forward = len(self.layer.ffn) * len(self.layer.ffn_width)
         return len(self.formats) * len(self.d_model) * len(self.conv) * (attention + feed_forward)
 
     def attention_choices(self) -> tuple[Parts, ...]:
-        """The valid (heads, KV heads) pairs: KV heads divide heads; of images with a third, ``none``.
+        """The possible pairs (heads, KV heads), where the number of KV heads divides the number of heads.
 
-        For layers without attention, :data:`~chipwise.model.kinds.choices.NO_ATTENTION` comes last.
+        For image models, each pair has a third value, which is always ``none``.
+
+        If layers may have no attention, :data:`~chipwise.model.kinds.choices.NO_ATTENTION` comes last.
         """
         return self.kind.attention(self.layer.heads, self.layer.kv_heads)
 
     @property
     def globals(self) -> tuple[str, ...]:
-        """Choices for the whole model, including those of convolutions, norms and of the kind if they are listed."""
+        """Names of the whole-model choices; convolutions and norms are included if the run file lists several."""
         listed = {"conv": self.conv != ("none",), "norm": not isinstance(self.norm, str)}
         listed["norm_place"] = self.norm_place != ("pre",)
         return (*GLOBALS, *(name for name, chosen in listed.items() if chosen), *self.kind.choices)
@@ -298,22 +300,22 @@ class SpaceSpec:
         return (self.norm,) if isinstance(self.norm, str) else self.norm
 
     def usual(self, name: str) -> str:
-        """The value of a global choice that a design may leave out, such as a reference design."""
+        """The value of a global choice for a design that does not state it, such as a reference design."""
         values = self.values(name) if name in ("norm", "norm_place") else ("none",)
         return next((value for value in values if value in ("rmsnorm", "pre")), str(values[0]))
 
     @property
     def layer_choices(self) -> tuple[str, ...]:
-        """Choices for each layer; weight formats only where the file lists them."""
+        """Names of the per-layer choices. Weight formats are among them only if the run file lists any."""
         return LAYER_CHOICES if self.layer.weights is None else (*LAYER_CHOICES, LAYER_WEIGHTS)
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """Every weight format that may occur."""
+        """All weight formats that designs of this space may have."""
         return tuple(dict.fromkeys((*self.weights, *(self.layer.weights or ()))))
 
     def values(self, name: str) -> tuple[Any, ...]:
-        """Possible values of the choice ``name`` (of ``globals`` or ``layer_choices``)."""
+        """The possible values of the choice ``name``, one of ``globals`` or ``layer_choices``."""
         if name == "attention":
             return self.attention_choices()
         if name == LAYER_WEIGHTS:
@@ -325,7 +327,7 @@ class SpaceSpec:
         return tuple(getattr(self.layer if name in LAYER_CHOICES else self, name))
 
     def tie(self, choice: str) -> str:
-        """How ``choice`` is tied between layers: one of TIES."""
+        """Which layers must have equal values of ``choice``: a word of ``TIES``, such as ``alike``."""
         return self.layers if isinstance(self.layers, str) else self.layers.get(choice, "each")
 
 
@@ -341,7 +343,7 @@ def _checked(name: str, values: Sequence[object]) -> None:
     if len(values) > MOST_VALUES:
         raise SpecError(f"lists {len(values):,} values; at most {MOST_VALUES:,} may be listed", field=name)
     if not values:
-        raise SpecError("the list is empty, so nothing can be chosen; name at least one value", field=name)
+        raise SpecError("the list is empty; list at least one value", field=name)
     if len(set(values)) != len(values):
         raise SpecError(f"a value is listed twice in {short(list(values))}", field=name)
     for value in values:
@@ -356,12 +358,12 @@ _LABELS = {"alternating": ("even", "odd"), "thirds": ("first", "middle", "last")
 
 @dataclass(frozen=True)
 class Slots:
-    """The slots of one choice.
+    """The slots of one per-layer choice. A slot is a layer, or several layers that must have equal values.
 
     Attributes:
         labels: Label of each slot: a layer's number, ``even``, ``first`` …
-        of: The slot that each layer reads, (sharing, depth, layer), by indices into the space's lists.
-        used: Which slots are read by a layer, (sharing, depth, slot).
+        of: The slot of each layer, (sharing, depth, layer). Sharing and depth are indices into the space's lists.
+        used: Whether any layer has this slot, (sharing, depth, slot).
     """
 
     labels: tuple[str, ...]
@@ -370,7 +372,7 @@ class Slots:
 
 
 def slots_of(spec: SpaceSpec) -> dict[str, Slots]:
-    """The slots of every per-layer choice."""
+    """The slots of each per-layer choice, by its name."""
     return {choice: _slots(spec, spec.tie(choice)) for choice in spec.layer_choices}
 
 
@@ -390,7 +392,7 @@ def _slots(spec: SpaceSpec, tie: str) -> Slots:
 
 
 def _slot(tie: str, layer: int, depth: int) -> int:
-    """The slot that ``layer`` of ``depth`` layers reads.
+    """The slot of layer number ``layer`` in a model of ``depth`` layers.
 
     >>> [_slot("thirds", layer, 7) for layer in range(7)]
     [0, 0, 0, 1, 1, 2, 2]

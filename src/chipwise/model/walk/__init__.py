@@ -1,1 +1,1 @@
-"""Turns an architecture into its weights, operators, torch module and ONNX graph, for every kind of model."""
+"""Derives an architecture's weights, operators, torch module and ONNX graph, for every kind of model."""

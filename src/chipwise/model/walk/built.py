@@ -1,4 +1,7 @@
-"""Whether chipwise can export a model, and which data can train it. (More models can be estimated than exported.)"""
+"""Checks whether chipwise can export or train a model.
+
+chipwise also predicts the costs of models that it can neither export nor train.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +12,35 @@ from chipwise.model.kinds.table import form_of
 
 
 def require_built(arch: ArchSpec, *, work: str, lowered: bool = False) -> None:
-    """Checks that chipwise can export ``arch``, or lower it as a graph if that is all that the work needs.
+    """Checks that chipwise can export ``arch`` or, if ``lowered``, that it can list its operators.
 
     Args:
         arch: The model.
         work: The requested action, for the error message ("measured").
-        lowered: Whether its operators suffice, without an exported file.
+        lowered: Whether only the operators are needed, not an exported file.
 
     Raises:
-        Unsupported: chipwise cannot export it; the message names what is missing, and what works instead.
+        Unsupported: chipwise cannot do this; the message says why, and what works instead.
     """
     if arch.encoder:
         raise Unsupported(
-            f"{arch.name} cannot be {work}: a decoder that attends to an encoder is not built; chipwise estimate "
-            "prices it all the same"
+            f"{arch.name} cannot be {work}: a decoder that attends to an encoder is not supported; chipwise estimate "
+            "can still predict its cost"
         )
     form_of(arch).require(arch, work=work, lowered=lowered)
 
 
 def task_of(arch: ArchSpec) -> str | None:
-    """The task whose data train such a model; None if chipwise does not train this kind."""
+    """The task whose data can train ``arch``; None if chipwise does not train such models."""
     form = form_of(arch)
     return form.task(arch) if form.task is not None and form.builds(arch) else None
 
 
 def require_trained(arch: ArchSpec, *, task: str) -> None:
-    """Checks that chipwise can train ``arch``, and on data of ``task``.
+    """Checks that chipwise can train ``arch`` on data of ``task``.
 
     Raises:
-        InputError: ``arch`` needs data of another task.
+        InputError: ``arch`` needs data of a different task.
         Unsupported: chipwise cannot train ``arch``; the message says why, and what works instead.
     """
     fitting = task_of(arch)
@@ -45,7 +48,7 @@ def require_trained(arch: ArchSpec, *, task: str) -> None:
         return
     if fitting is not None:
         if fitting == "text":
-            raise InputError(f"{arch.name} reads text: name text files, or a run file of text, with --data")
+            raise InputError(f"{arch.name} reads text: name text files, or a run file of a text task, with --data")
         raise InputError(
             f"{arch.name} {form_of(arch).does(arch)}: name a run file of the task {fitting} with --data {fitting}.yaml "
             f"(chipwise init {fitting} writes one)"
@@ -60,14 +63,14 @@ _IMAGES = ("vision", "speech")  # their models differ only in sizes, which the t
 def _untrained(arch: ArchSpec, form: Form) -> str:
     """Why chipwise cannot train ``arch``."""
     if arch.towers:
-        return "a tower and a decoder are not trained together"
+        return "chipwise does not train a tower and a decoder together"
     if arch.encoder:
-        return "a decoder that attends to an encoder is not built"
-    return form.untrained or next(form.departures(arch), "no task trains such models")
+        return "a decoder that attends to an encoder is not supported"
+    return form.untrained or next(form.departures(arch), "no task of chipwise trains such models")
 
 
 def _instead(arch: ArchSpec, form: Form) -> str:
-    """The commands that do work for ``arch``."""
+    """The commands that work for ``arch``, for the error message."""
     if arch.encoder or not form.builds(arch):
-        return "chipwise estimate prices it all the same"
-    return "chipwise measure times it, and chipwise estimate prices it"
+        return "chipwise estimate can still predict its cost"
+    return "chipwise measure times it, and chipwise estimate predicts its cost"

@@ -1,4 +1,4 @@
-"""Chooses the quantiser of a model by the loss of the rounded model on calibration data."""
+"""Chooses the quantiser for a model, by the loss of the quantised model on calibration data."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from chipwise.model.blocks.quantize import Packing, Quantiser
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-AUTO, LEARNED = "auto", "learned"  # learned: of whole models, training/loop/learned_rounding.py
-LEARNED_CPU_S = 60.0  # usual CPU seconds of it
+AUTO, LEARNED = "auto", "learned"  # learned: rounds whole models (training/loop/learned_rounding.py)
+LEARNED_CPU_S = 60.0  # usual CPU seconds of learned rounding
 METHODS = (AUTO, *QUANTISERS)
 """Names of quantisers in options and run files."""
 Judge = Callable[[ArchSpec, Mapping[str, AnyArray]], float]
-"""The loss of a model with these weights on calibration data that no quantiser saw."""
+"""Returns the loss of a model with the given weights, on calibration data that no quantiser has used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lessons:
-    """What a rounded model learns from: the original, its inputs, and what its outputs are.
+    """What learned rounding needs: the original model, inputs, and the kind of outputs.
 
     Attributes:
-        original: The module whose outputs are wanted.
-        batch: Returns the inputs of the batch of this number; the module runs on each.
+        original: The module whose outputs the rounded model should reproduce.
+        batch: Given a batch's number, returns the inputs with which the module is called.
         logits: Whether the outputs are logits.
     """
 
@@ -45,20 +45,20 @@ class Lessons:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The quantiser of least loss, and what each one lost."""
+    """The quantiser with the least loss, and the loss and time of each quantiser that was tried."""
 
     method: str
     losses: Mapping[str, float]
-    cpu_s: Mapping[str, float]  # of rounding all matrices
+    cpu_s: Mapping[str, float]  # for rounding all matrices
 
     def beside(self, method: str, loss: float, cpu_s: float) -> Choice:
-        """The choice after one more quantiser was tried."""
+        """The choice after one more quantiser, ``method``, was tried."""
         losses = {**self.losses, method: loss if math.isfinite(loss) else math.inf}
         best = min(losses, key=losses.__getitem__)
         return Choice(method=best, losses=losses, cpu_s={**self.cpu_s, method: cpu_s})
 
     def text(self) -> str:
-        """The quantiser, and the measured loss and time of each one that was tried."""
+        """The choice as text: the quantiser, and the measured loss and time of each quantiser that was tried."""
         if not self.losses:
             return f"{self.method}, without calibration data"
         tried = (f"{name} {loss:.4g} ({self.cpu_s[name]:.2g} CPU-s)" for name, loss in self.losses.items())
@@ -66,7 +66,7 @@ class Choice:
 
 
 def restored(design: Design, weights: Mapping[str, AnyArray], packing: Packing) -> tuple[ArchSpec, dict[str, AnyArray]]:
-    """Architecture and weights in FP32 as the exported file holds them, in which a tied head is a table of its own.
+    """Architecture and weights after quantising and dequantising to FP32. As in exported files, the head is untied.
 
     Raises:
         Unsupported: Weights cannot be rounded to one of the design's formats.
@@ -91,15 +91,15 @@ def choose(
     among: Sequence[str] = tuple(QUANTISERS),
     clock: Callable[[], float] = time.process_time,
 ) -> Choice:
-    """Rounds ``weights`` by each quantiser and judges the results; of equal ones the first is chosen.
+    """Rounds ``weights`` with each quantiser and chooses the quantiser with the least loss; on a tie, the first.
 
     Args:
         design: The model and its formats.
-        weights: Its weights in FP32.
-        packing: The inputs of matrices on calibration data, and the grid.
-        judge: Evaluates a model on other calibration data.
-        among: Names of quantisers, rounding to nearest first.
-        clock: Returns CPU seconds.
+        weights: The model's weights in FP32.
+        packing: The inputs of matrices on calibration data, and how int4 values share scales.
+        judge: Returns a model's loss on calibration data that ``packing`` does not use.
+        among: Names of the quantisers to try, starting with rounding to nearest.
+        clock: Returns the CPU time in seconds.
     """
     losses, cpu_s = {}, {}
     for name in among:
@@ -112,24 +112,26 @@ def choose(
 
 
 def learning_s(method: str, cpu_s: float | None) -> float:
-    """CPU seconds of learned rounding where quantisers are chosen by ``method`` and so many are allowed.
+    """CPU seconds for learned rounding: ``cpu_s`` if given; else the default if ``method`` is ``LEARNED``; else 0.
 
     Raises:
         UnknownName: There is no such method.
-        InputError: The method does not learn.
+        InputError: ``cpu_s`` is given for a method that does not use it.
     """
     if method not in (known := (*METHODS, LEARNED)):
         raise UnknownName("quantiser", method, known)
     if cpu_s is not None and method not in (AUTO, LEARNED):
-        raise InputError(f"cpu_seconds (--cpu-seconds): they are of {LEARNED}, by itself or in {AUTO}, not {method}")
+        raise InputError(
+            f"cpu_seconds (--cpu-seconds) applies only to the methods {LEARNED} and {AUTO}, not to {method}"
+        )
     return (LEARNED_CPU_S if method == LEARNED else 0.0) if cpu_s is None else cpu_s
 
 
 def quantiser(name: str) -> Quantiser:
-    """The quantiser of this name.
+    """The quantiser with this name.
 
     Raises:
-        UnknownName: There is none.
+        UnknownName: There is no such quantiser.
     """
     if name not in QUANTISERS:
         raise UnknownName("quantiser", name, METHODS)

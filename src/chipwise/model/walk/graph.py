@@ -21,13 +21,13 @@ def graph_of(
     padded: bool = False,
     packing: Packing = NEAREST,
 ) -> tuple[GraphBuilder, Logits, dict[str, object]]:
-    """The graph of ``design``, the positions that its output covers, and the metadata specific to its kind.
+    """The graph of ``design``, the positions that the graph's output covers, and the model kind's metadata entries.
 
     The arguments are those of :func:`chipwise.deploy.export.onnx.export`.
 
     Raises:
         SpecError: A weight is missing or has the wrong shape.
-        Unsupported: No graph is built for the weight format or the model.
+        Unsupported: chipwise cannot export this model, or not in this weight format.
     """
     form = form_of(design.arch)
     form.require(design.arch, work="exported to ONNX")
@@ -43,11 +43,14 @@ def graph_of(
 
 
 def second_graphs(design: Design, weights: Weights) -> dict[str, GraphBuilder]:
-    """Graphs that run once after the last pass, by their metadata key."""
+    """Maps metadata keys to additional graphs, which run once after the last pass."""
     return dict(nodes_of(form_of(design.arch)).after(design.arch, weights))
 
 
 def nodes_of(form: Form) -> Nodes:
-    """The ONNX nodes of a kind. Its module needs the package onnx, so it is imported on use."""
-    found: Nodes = import_module(f"chipwise.model.kinds.{form.graph}").NODES
+    """The ONNX nodes of a kind of model.
+
+    The Python module that defines the nodes is imported only here, because it needs the package onnx.
+    """
+    found: Nodes = import_module(f"chipwise.model.kinds.{form.package}.graph").NODES
     return found

@@ -1,4 +1,4 @@
-"""A whole design as an OpGraph: the same nodes, in the same order, as the graph that ``deploy`` builds."""
+"""A whole design as an OpGraph, with the same nodes in the same order as the exported ONNX graph."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def lower(design: Design, workload: Workload, phase: Phase, *, logits: Literal["
     """The operators of one pass of ``design`` in ``phase``. ``logits`` selects the positions of a decoder's output.
 
     Raises:
-        Unsupported: chipwise does not build the model, so there is no graph to mirror.
+        Unsupported: chipwise cannot export the model, so there is no graph to reproduce.
     """
     form = form_of(design.arch)
-    form = form if form.operators is not None else DECODER  # whose checks then raise an error
-    form.require(design.arch, work="lowered as the graph that is exported", lowered=True)
+    form = form if form.operators is not None else DECODER  # DECODER's checks then raise an error
+    form.require(design.arch, work="lowered to the operators of an exported graph", lowered=True)
     kind, formats, arch = form.operators, design.formats, form.as_run(design.arch)
     assert kind is not None  # the decoder has operators
     at = Pass(arch=arch, head=formats.head, layers=formats.layers, fused=design.fused, batch=workload.batch)
@@ -39,7 +39,7 @@ def lower(design: Design, workload: Workload, phase: Phase, *, logits: Literal["
 
 
 def _with_matrices(graph: OpGraph, design: Design) -> OpGraph:
-    """``graph`` with the formats of single matrices; it was lowered with the formats of layers and head."""
+    """A copy of ``graph`` in which each matrix has its own format if the design states one for it."""
     own, ops = dict(design.formats.matrices), []
     for item in graph.ops:
         weights = own.get(matrix_of(f"{item.place}.weight") or "")

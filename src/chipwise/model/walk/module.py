@@ -25,20 +25,20 @@ def module_of(arch: ArchSpec) -> Any:
     """The torch module of ``arch`` without weights.
 
     Raises:
-        Unsupported: ``arch`` is not built in torch.
+        Unsupported: ``arch`` is not supported in torch.
     """
     return _home(arch).MODULE(arch)
 
 
 def build(arch: ArchSpec, *, seed: int) -> Any:
-    """A freshly initialised module of ``arch``.
+    """The torch module of ``arch`` with newly initialised weights.
 
     Raises:
-        Unsupported: ``arch`` is not built in torch, or not trained from scratch.
+        Unsupported: ``arch`` is not supported in torch, or chipwise does not train such models.
     """
     home = _home(arch)
     if not hasattr(home, "initialise"):
-        raise Unsupported(f"{arch.name} cannot be built afresh: {form_of(arch).untrained}")
+        raise Unsupported(f"{arch.name} cannot be built with new weights: {form_of(arch).untrained}")
     return home.initialise(home.MODULE(arch), seed=seed)
 
 
@@ -46,7 +46,7 @@ def load(arch: ArchSpec, weights: Mapping[str, AnyArray]) -> nn.Module:
     """The module of ``arch`` with ``weights``, in FP32, ready to run.
 
     Raises:
-        Unsupported: ``arch`` is not built in torch.
+        Unsupported: ``arch`` is not supported in torch.
     """
     import torch
 
@@ -58,9 +58,9 @@ def load(arch: ArchSpec, weights: Mapping[str, AnyArray]) -> nn.Module:
 def matrix_inputs(
     arch: ArchSpec, weights: Mapping[str, AnyArray], run: Callable[[nn.Module], object]
 ) -> Callable[[str], Float32Array | None]:
-    """The inputs of each matrix while ``run`` uses the model: the first rows (rows, k), by the weight's name.
+    """Returns a function that, given a weight's name, returns the first inputs (rows, k) that the weight gets.
 
-    The model runs when the first matrix is looked up.
+    When the returned function is first called, ``run`` is called with the model, and the inputs are recorded.
     """
 
     @cache
@@ -68,7 +68,7 @@ def matrix_inputs(
         import torch
 
         model, kept, counts = load(arch, weights), dict[str, Float32Array](), dict[str, int]()
-        owners, last = dict[str, str](), ("", torch.empty(0))  # matrices of one input, such as q, k and v, share it
+        owners, last = dict[str, str](), ("", torch.empty(0))  # q, k and v have the same input: one entry
 
         def keep(name: str, given: torch.Tensor) -> None:
             nonlocal last
@@ -94,7 +94,7 @@ def matrix_inputs(
 
 
 def round_inputs(model: nn.Module) -> nn.Module:
-    """``model`` whose layers' matrices multiply fp8 inputs, a scale for each position, as vLLM runs fp8 weights."""
+    """Makes the matrices in the model's layers round inputs to fp8, with one scale per position, as vLLM does."""
     import torch
 
     def rounded(module: nn.Module, given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -108,8 +108,8 @@ def round_inputs(model: nn.Module) -> nn.Module:
 
 
 def _home(arch: ArchSpec) -> ModuleType:
-    """The module of the kind. It needs torch, so it is imported on use."""
+    """The Python module that defines the torch module; imported only here, because it needs torch."""
     form = form_of(arch)
-    if not form.module:
+    if not form.package:
         form.require(arch, work="built in torch")
-    return import_module(f"chipwise.model.kinds.{form.module}")
+    return import_module(f"chipwise.model.kinds.{form.package}.module")

@@ -1,9 +1,9 @@
-"""Shared weights as index rules: which rows and columns of a larger model's weights form a smaller model's.
+"""Rules for cutting models: which rows and columns of a larger model's weights form a smaller model's weights.
 
 Widths and vocabularies keep their first values (a smaller vocabulary is a prefix of a larger one); convolutions keep
 the nearest taps. Query heads stay with their KV heads (``attention/slicing.py``). Layers are chosen evenly over the
-depth. Properties without weights (activations, windows) may differ freely. Layers that share weights in the smaller
-model get the weights of the first of them.
+depth. Properties without weights (activations, windows) may differ freely. If layers share weights in the
+smaller model, all of them use the weights that the first of them gets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chipwise.model.walk.weights import weight_shapes
 
 
 def cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:
-    """For each weight of ``sub``, by name: the weight of ``whole`` that contains it, and the index of its part.
+    """Maps the name of each weight of ``sub`` to the slice of a weight of ``whole`` that becomes this weight.
 
     Raises:
         SpecError: ``sub`` does not fit into ``whole``; the error names the field.
@@ -29,7 +29,7 @@ def cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:
     """
     for name in ("norm", "norm_place", "positions", "norm_bias"):
         if getattr(sub, name) != getattr(whole, name):
-            raise SpecError(f"{getattr(sub, name)} differs from the whole's {getattr(whole, name)}", field=name)
+            raise SpecError(f"{getattr(sub, name)} differs from the larger model's {getattr(whole, name)}", field=name)
     form_of(sub).check_cut(sub, whole)
     shapes, axes = weight_shapes(whole), _axes(sub, whole)
     owners = _owners(sub, whole)
@@ -39,29 +39,31 @@ def cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:
         if source == "head.weight" and whole.tie_embeddings:
             source = "embedding.weight"
         if source not in shapes:
-            raise SpecError(f"the whole has no {source}, so the smaller model cannot have one", field=name)
+            raise SpecError(f"the larger model has no {source}, so the smaller model cannot have one", field=name)
         if any(small > large for small, large in zip(shape, shapes[source], strict=True)):
-            raise SpecError(f"{shape} does not fit into the whole's {shapes[source]}", field=name)
+            raise SpecError(
+                f"shape {shape} does not fit into the larger model's weight of shape {shapes[source]}", field=name
+            )
         chosen = axes.get(name, {})
         found[name] = Cut(source, tuple(chosen.get(axis, first(size)) for axis, size in enumerate(shape)))
     return found
 
 
 def kept_layers(depth: int, whole_depth: int) -> list[int]:
-    """Layers of a deeper model to keep for one of ``depth`` layers: the first, the last, and evenly between them.
+    """Numbers of the layers to keep in a model cut to ``depth`` layers: first, last, and evenly spaced ones between.
 
     >>> kept_layers(3, 6), kept_layers(4, 6), kept_layers(1, 6)
     ([0, 3, 5], [0, 2, 3, 5], [0])
     """
     if depth > whole_depth:
-        raise SpecError(f"{depth} layers are more than the whole's {whole_depth}", field="layers")
+        raise SpecError(f"{depth} layers are more than the larger model's {whole_depth}", field="layers")
     if depth == 1:
         return [0]
     return [(2 * i * (whole_depth - 1) + depth - 1) // (2 * (depth - 1)) for i in range(depth)]
 
 
 def _owners(sub: ArchSpec, whole: ArchSpec) -> dict[int, int]:
-    """The layer of ``whole`` that holds the weights of each owning layer of ``sub``."""
+    """Maps each layer of ``sub`` with its own weights to the layer of ``whole`` that provides them, both as numbers."""
     kept = kept_layers(len(sub.layers), len(whole.layers))
     shares = [whole.layers[number].shares for number in kept]
     return {i: kept[i] if shares[i] is None else shares[i] for i, _ in sub.owned_layers()}  # type: ignore[misc]
@@ -76,7 +78,7 @@ def _source(name: str, owners: dict[int, int]) -> str:
 
 
 def _axes(sub: ArchSpec, whole: ArchSpec) -> dict[str, dict[int, Index]]:
-    """Indices for axes, by weight of ``sub``, that do not simply keep their first values."""
+    """Maps each weight's name and axis to the indices to keep. Axes that are not listed keep their first values."""
     axes: dict[str, dict[int, Index]] = {}
     owners = _owners(sub, whole)
     for i, layer in sub.owned_layers():

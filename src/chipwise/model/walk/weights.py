@@ -1,4 +1,4 @@
-"""Names and shapes of a model's weights, as in the torch module's state dict; used wherever weights are stored."""
+"""Names and shapes of a model's weights, as in the torch module's state dict. All stored weights use these names."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from chipwise.model.arch.formats import matrix_of
 from chipwise.model.blocks.weights import Shape, layer_shapes
 from chipwise.model.kinds.table import form_of
 
-WORK = "given weights by name"  # the requested action, for messages about models that are not built
+WORK = "given weights by name"  # the requested action, for messages about models that are not supported
 
 
 def weight_shapes(arch: ArchSpec) -> dict[str, Shape]:
-    """Shape of every weight by name; matrices are (out, in). Shared and tied weights appear once.
+    """Maps the name of every weight to its shape; matrices are (out, in). Shared and tied weights appear once.
 
     Raises:
         Unsupported: chipwise does not build the model.
@@ -37,6 +37,6 @@ def matrices_of(arch: ArchSpec) -> list[str]:
         matrix = matrix_of(name)
         if matrix is not None:
             sizes[matrix] = sizes.get(matrix, 0) + math.prod(shape)
-    if arch.tie_embeddings and arch.head.writes:  # a narrow head is stored beside the token table
+    if arch.tie_embeddings and arch.head.writes:  # a tied head in a narrow format is stored separately
         sizes["head"] = arch.vocab_size * arch.d_model
     return sorted(sizes, key=lambda name: -sizes[name])

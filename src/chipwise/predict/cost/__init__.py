@@ -1,1 +1,1 @@
-"""Costs on a calibrated machine: seconds, bytes and bounds, as additive prices with intervals."""
+"""Costs on a calibrated machine: time and memory with intervals, and what limits the speed of each operator."""

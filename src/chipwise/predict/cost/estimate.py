@@ -1,4 +1,4 @@
-"""A design's cost from its operators and a calibrated machine."""
+"""Predicts a design's cost from its operators and the profile of a calibrated machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ MODEL = "calibrated@1"
 def estimate(
     design: Design, prefill_graph: OpGraph, decode_graph: OpGraph, workload: Workload, profile: MachineProfile
 ) -> CostEstimate:
-    """Predicts medians, tails, memory and time per operator, with intervals from calibration's check at this size.
+    """Predicts median and P99 times, memory, and the time of each operator.
+
+    The intervals come from errors that the calibration measured on models of a similar size.
 
     Raises:
         Unsupported: The profile lacks rates for an operator.
@@ -71,13 +73,17 @@ def estimate(
 
 
 def interval(value: float, check: CheckError) -> Predicted:
-    """Returns ``value`` with its 90 % interval, for a log-normal error with the check's spread."""
+    """Returns ``value`` with its 90 % interval, assuming log-normal errors with the spread that ``check`` measured."""
     factor = math.exp(Z90 * check.spread)
     return Predicted(value=value, low=value / factor, high=value * factor)
 
 
 def operator_costs(graph: OpGraph, profile: MachineProfile, *, logits: int, passes: int = 1) -> tuple[OpCost, ...]:
-    """Each operator's part of the time of ``passes`` passes. The parts and the overhead add up to the total."""
+    """Total time of each operator in ``passes`` passes.
+
+    Time that belongs to no operator is left out: the overhead of calling the runtime, and choosing tokens from the
+    logits.
+    """
     prices = np.array([op_price(placed.op, profile) for placed in graph])
     working_set = float(working_set_bytes(prices.sum(axis=0)))
     scale = (
@@ -103,13 +109,17 @@ def operator_costs(graph: OpGraph, profile: MachineProfile, *, logits: int, pass
 
 
 def _correction(price: Float64Array, profile: MachineProfile, phase: Phase, logits: int) -> float:
-    """The residual correction's factor on the whole pass, which is applied to all its operators."""
+    """The factor of the residual correction. It applies to the whole pass and thus to each operator's time."""
     known = float(combine(price, profile, phase, logits=logits))
     return known / float(combine(price, replace(profile, residuals={}), phase, logits=logits))
 
 
 def _split(op: Op, profile: MachineProfile, working_set: float) -> tuple[float, float, float]:
-    """Seconds of launching, computing and streaming weights. Streaming from the fastest cache counts as computing."""
+    """Seconds that an operator spends on launching, computing and streaming weights.
+
+    For matrix-matrix products, the time to stream the weights from the fastest cache counts as computing. Only the
+    additional time to stream them from slower levels counts as streaming.
+    """
     launch = compute = memory = 0.0
     for term in terms(op):
         rates = profile.rates(term.model)

@@ -1,6 +1,6 @@
 """Peak memory of serving a design: stored weights, cache, activations, and the runtime's own memory.
 
-Parts are summed over blocks, except activations, where only the largest block counts.
+The bytes of all blocks are summed. Activations are the exception: only the block that needs the most bytes counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BuiltBlock = Attention | ConvModule | FeedForward  # block types of models that 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryParts:
-    """Bytes by content."""
+    """Memory of a served model in bytes: token table, matrices, KV cache and activations."""
 
     table_bytes: int  # FP32: token table (except in llama.cpp), learned positions, norms, biases
     matrices: Mapping[str, int]  # projections and head, by weight format
@@ -36,22 +36,18 @@ class MemoryParts:
         """Bytes of all matrices."""
         return sum(self.matrices.values())
 
-    def held_matrix_bytes(self, cost: MemoryCost) -> float:
-        """Bytes that the runtime holds for the matrices, by calibration; some formats are held twice."""
-        return sum(cost.per_matrix_byte[weights] * size for weights, size in self.matrices.items())
-
     def held_bytes(self, cost: MemoryCost) -> dict[str, float]:
-        """Bytes of a serving process by purpose, by calibration."""
+        """Predicted bytes of the serving process by purpose, from the calibrated memory cost."""
         return {
             "runtime": cost.base_bytes,
             "token table, norms": cost.per_table_byte * self.table_bytes,
-            "matrices": self.held_matrix_bytes(cost),
+            "matrices": sum(cost.per_matrix_byte[weights] * size for weights, size in self.matrices.items()),
             "KV cache": float(self.kv_bytes),
             "activations": float(self.activation_bytes),
         }
 
     def peak_bytes(self, cost: MemoryCost) -> float:
-        """Peak resident memory of a serving process, by calibration."""
+        """Predicted peak resident memory of the serving process, from the calibrated memory cost."""
         return sum(self.held_bytes(cost).values())
 
 
@@ -59,7 +55,7 @@ TABLE_AS_HEAD = "llama.cpp"  # keeps the token table in the head's format; a tie
 
 
 def memory_parts(design: Design, workload: Workload, *, runtime: str = "") -> MemoryParts:
-    """The memory parts of ``design`` under ``workload`` in ``runtime``."""
+    """Memory needed to serve ``design`` under ``workload`` in ``runtime``, split into parts."""
     arch = design.arch
     prompt, new = arch.request_of(workload.prompt_tokens, workload.new_tokens)
     workload = replace(workload, prompt_tokens=prompt, new_tokens=new)
@@ -104,7 +100,7 @@ def memory_parts(design: Design, workload: Workload, *, runtime: str = "") -> Me
 
 
 def head_bytes(arch: ArchSpec, weights: str) -> int:
-    """Bytes of the head's separate matrix; 0 for a tied FP32 head, which is the token table."""
+    """Bytes of the head's own matrix; 0 for a tied FP32 head, because it shares the token table."""
     if arch.tie_embeddings and weights == "fp32":
         return 0
     return int(weight_format(weights).matrix_bytes(arch.d_model, arch.outputs))
@@ -125,7 +121,7 @@ def block_matrix_bytes(block: BuiltBlock, d_model: int, weights: str) -> int:
 
 
 def block_vector_parameters(block: BuiltBlock, d_model: int) -> int:
-    """Parameters of a block outside matrices: biases and head norms, kept in FP32."""
+    """Number of a block's parameters that are not in matrices: biases and head norms, which stay in FP32."""
     if isinstance(block, Attention):
         matrices = d_model * (block.query_width * (2 + block.pointwise) + 2 * block.kv_width)
     elif isinstance(block, ConvModule):
@@ -136,14 +132,14 @@ def block_vector_parameters(block: BuiltBlock, d_model: int) -> int:
 
 
 def block_kv_bytes(block: BuiltBlock, workload: Workload) -> int:
-    """Bytes of the cache, which holds every position (also of windowed attention) in FP32."""
+    """Bytes of a block's KV cache in FP32; it holds every position, even if attention is windowed."""
     if not isinstance(block, Attention) or not block.causal:
         return 0
     return 2 * workload.batch * workload.total_tokens * block.kv_width * 4
 
 
 def layer_activation_bytes(layer: Layer, arch: ArchSpec, workload: Workload) -> int:
-    """Bytes that prefill needs at once inside the widest block of a layer."""
+    """Peak activation bytes of a layer in prefill: the activation bytes of the block that needs the most."""
     blocks: tuple[BuiltBlock | None, ...] = (layer.attention, layer.conv, layer.ffn)
     found = [block_activation_bytes(block, arch.d_model, workload) for block in blocks if block is not None]
     if layer.cross is not None:
@@ -152,7 +148,7 @@ def layer_activation_bytes(layer: Layer, arch: ArchSpec, workload: Workload) -> 
 
 
 def _cross_activation_bytes(block: Attention, arch: ArchSpec, workload: Workload) -> int:
-    """Working memory of cross-attention: the stream twice, queries, results, image tokens, keys and values."""
+    """Peak activation bytes of cross-attention in prefill: the residual stream twice, and the block's own tensors."""
     words, read = workload.prompt_tokens, arch.image_tokens
     scores = block.heads * words * read
     own = words * 2 * block.query_width + read * (2 * block.kv_width + arch.d_model) + scores
@@ -160,7 +156,7 @@ def _cross_activation_bytes(block: Attention, arch: ArchSpec, workload: Workload
 
 
 def block_activation_bytes(block: BuiltBlock, d_model: int, workload: Workload) -> int:
-    """Bytes that prefill needs at once inside a block: the residual stream twice, and the block's own tensors."""
+    """Peak activation bytes of a block in prefill: the residual stream twice, and the block's own tensors."""
     rows = workload.batch * workload.prompt_tokens
     if isinstance(block, Attention):
         own = rows * (2 * block.query_width + 2 * block.kv_width)

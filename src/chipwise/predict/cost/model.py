@@ -1,4 +1,4 @@
-"""The estimate: seconds and bytes, with intervals, parts and provenance."""
+"""The estimate of a design's cost: time and memory with intervals, the time of each operator, and provenance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chipwise.model.ops.work import Work
 
 
 class Bound(StrEnum):
-    """What limits an operator's speed."""
+    """What limits the speed of an operator."""
 
     COMPUTE = "compute"
     MEMORY = "memory"
@@ -25,7 +25,7 @@ class Bound(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCost:
-    """One operator's cost in a pass: the total of ``count`` calls; ``work`` is the work of one call."""
+    """The cost of one operator in a pass. Times are totals over ``count`` calls; ``work`` is the work of one call."""
 
     place: str
     kind: str
@@ -33,16 +33,16 @@ class OpCost:
     bound: Bound
     work: Work
     count: int = 1
-    compute_s: float | None = None  # by data sheet: at the dense peak; if calibrated: the computing part
-    memory_s: float | None = None  # by data sheet: at the memory bandwidth; if calibrated: the streaming part
+    compute_s: float | None = None  # from a data sheet: at the dense peak; if calibrated: the computing part
+    memory_s: float | None = None  # from a data sheet: at the memory bandwidth; if calibrated: the streaming part
     launch_s: float | None = None
     doubt: float = 0.0  # log half-width for costs that were not timed; fully correlated over operators
-    saved_s: float = later(0.0)  # seconds that ``latency_s`` lacks because a cache keeps the pass's bytes
+    saved_s: float = later(0.0)  # seconds already subtracted from ``latency_s`` because a cache keeps the pass's bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """A value and its 90 % interval; the ends are None if not validated."""
+    """A value and its 90 % interval; ``low`` and ``high`` are None if the value has no validated interval."""
 
     value: float
     low: float | None = None
@@ -50,7 +50,7 @@ class Predicted:
 
     @classmethod
     def around(cls, value: float, log_halfwidth: float | None) -> Predicted:
-        """``value`` with an interval of a factor exp(±``log_halfwidth``); without an interval if that is None."""
+        """``value`` with an interval of a factor exp(±``log_halfwidth``); no interval if ``log_halfwidth`` is None."""
         if log_halfwidth is None:
             return cls(value=value)
         factor = math.exp(log_halfwidth)
@@ -58,12 +58,15 @@ class Predicted:
 
     @property
     def log_halfwidth(self) -> float | None:
-        """Logarithm of upper end / value; None if there is no interval."""
+        """Logarithm of the ratio of the interval's upper end to the value; None if there is no interval."""
         return None if self.high is None else math.log(self.high / self.value)
 
 
 def combined(of: Callable[..., float], *parts: Predicted) -> Predicted:
-    """``of`` the values, and of both ends of intervals with fully correlated errors; no interval if a part has none."""
+    """Applies ``of`` to the values of ``parts``, to the lower ends of their intervals, and to the upper ends.
+
+    This assumes that the errors of the parts are fully correlated. The result has no interval if a part has none.
+    """
     value = of(*(part.value for part in parts))
     if any(part.low is None or part.high is None for part in parts):
         return Predicted(value=value)
@@ -71,17 +74,18 @@ def combined(of: Callable[..., float], *parts: Predicted) -> Predicted:
 
 
 def per_second(seconds: Predicted) -> Predicted:
-    """The rate of events that take ``seconds`` each: from TPOT, the tokens per second of one user."""
+    """Events per second if each event takes ``seconds``. Given TPOT, this is the tokens per second of one user."""
     low, high = (None if end is None else 1 / end for end in (seconds.high, seconds.low))
     return Predicted(value=1 / seconds.value, low=low, high=high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CostEstimate(Result):
-    """Predicted cost of one design under one workload on one machine, or on several that share it.
+    """Predicted cost of one design under one workload, on one device or on several devices that share the model.
 
-    ``memory_bytes`` lists memory by purpose on the fullest device or in the calibrated process. Energy and price are
-    missing if the facts they need are not published; ``notes`` say so.
+    ``memory_bytes`` maps each purpose to the bytes that it needs. For data sheets, these are bytes on the device that
+    needs the most memory. For a calibrated machine, they are bytes of the serving process.
+    Energy and price are missing if the facts that they need are not published; ``notes`` then name the missing facts.
     """
 
     ttft_s: float  # median
@@ -103,14 +107,14 @@ class CostEstimate(Result):
     notes: tuple[str, ...] = ()
     weights: str = ""  # format of the matrices; in a mixture, of its experts
     defaults: tuple[str, ...] = ()  # those of "runtime" and "weights" that are the device's defaults
-    decode_step_s: float | None = None  # for all requests in flight; ``tpot_s`` adds the wait for others' prompts
-    parameters: int | None = None  # of the whole model, including towers that the request does not use
-    active_parameters: int | None = None  # per token; fewer in a mixture of experts
+    decode_step_s: float | None = None  # for all requests in flight; ``tpot_s`` also has the wait for others' prompts
+    parameters: int | None = None  # number in the whole model, including towers that the request does not use
+    active_parameters: int | None = None  # number that one token uses; fewer than all in a mixture of experts
     on_card: str = later("")  # the part of the model on the card, if the host holds the rest
     does_not_fit: str = ""  # missing memory, and what would fit; the times assume that the model fits
 
     def __str__(self) -> str:
-        """The cost of a request, and the tree of its operators with shares and bounds."""
+        """The cost of a request, and a tree of operators, each with its share of the time and its bound."""
         return text(self)
 
     def headline(self) -> str:
@@ -144,7 +148,7 @@ class CostEstimate(Result):
 
     @property
     def prompts_wait_s(self) -> float:
-        """Seconds of ``tpot_s`` that a request waits for the prompts of others."""
+        """The part of ``tpot_s`` during which a request waits while the prompts of other requests are processed."""
         return 0.0 if self.decode_step_s is None else max(0.0, self.tpot_s - self.decode_step_s)
 
     def rows(self) -> list[dict[str, object]]:
@@ -155,7 +159,7 @@ class CostEstimate(Result):
         ]
 
     def metric(self, name: str) -> Predicted:
-        """A metric with its interval, by its usual name.
+        """A metric with its interval, found by its usual name.
 
         Raises:
             UnknownName: The metric is not predicted.
@@ -166,7 +170,7 @@ class CostEstimate(Result):
 
 
 def text(found: CostEstimate) -> str:
-    """The estimate as text: costs of a request, then each pass operator by operator."""
+    """The estimate as text: the costs of a request, then the operators of each pass."""
     several = f"{found.devices} x " if found.devices > 1 else ""
     times = f"TTFT {units.show(found.ttft_s, 'time')}"
     if found.decode:
@@ -178,23 +182,23 @@ def text(found: CostEstimate) -> str:
 
 
 def parameters_said(whole: int, active: int | None) -> str:
-    """A number of parameters, and the number of active ones.
+    """Text on the number of parameters and, if it differs, on the number of parameters that one token uses.
 
     >>> parameters_said(8_030_261_248, 8_030_261_248), parameters_said(30_532_122_624, 3_353_432_064)
-    ('8.03 B', '30.5 B, of which a token meets 3.35 B')
+    ('8.03 B', '30.5 B, of which a token uses 3.35 B')
     """
     said = units.show(whole, "count")
-    return said if active in (None, whole) else f"{said}, of which a token meets {units.show(active, 'count')}"
+    return said if active in (None, whole) else f"{said}, of which a token uses {units.show(active, 'count')}"
 
 
 def passes(found: CostEstimate) -> Iterator[str]:
-    """The trees of all passes, line by line."""
+    """The lines of text that show each pass as a tree of operators."""
     yield from tree("prefill" if found.decode else "the pass", found.prefill)
     yield from tree("decode step", found.decode)
 
 
 def tree(name: str, costs: Sequence[OpCost]) -> Iterator[str]:
-    """The tree of one pass: groups of layers with their operators; empty if there is no such pass."""
+    """Yields the lines that show one pass as a tree of layers and operators; none if ``costs`` is empty."""
     if not costs:
         return
     total = sum(cost.latency_s for cost in costs)

@@ -1,9 +1,9 @@
-"""What an hour of a machine that you own costs: its purchase price over its years, and its electricity.
+"""The cost of one working hour of a machine that you own: purchase price spread over its lifetime, plus electricity.
 
     dollars per hour = purchase / (years * 8,760 * share of hours in use) + kilowatts * tariff
 
-An hour counts only if the machine works; its draw while idle is not counted. Nothing is converted without a stated
-rate, and an unknown number is an error.
+Power drawn while the machine is idle is not counted. Prices in other currencies need an exchange rate. If a number is
+unknown, an error is raised.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _MONEY = re.compile(
 
 
 def dollars(text: str, field: str, *, per_kwh: bool = False) -> float:
-    """Dollars in text such as ``1800 USD``, or ``0.30 EUR/kWh @ 1.16`` with the dollars that a euro costs.
+    """Reads dollars from text such as ``1800 USD`` or ``0.30 EUR/kWh @ 1.16``, where a euro costs 1.16 dollars.
 
     Raises:
-        SpecError: It is not such text, its amount is not above zero, or another currency has no rate.
+        SpecError: ``text`` has a different form, the amount is not above zero, or the exchange rate is missing.
 
     >>> dollars("0.30 EUR/kWh @ 1.20", "electricity", per_kwh=True)
     0.36
@@ -38,7 +38,8 @@ def dollars(text: str, field: str, *, per_kwh: bool = False) -> float:
     amount = float(found["amount"].replace("_", "").replace(",", ""))
     if found["currency"] != "USD" and found["rate"] is None:
         raise SpecError(
-            f"answers are in dollars; state what one {found['currency']} costs, such as {text.strip()} @ 1.1",
+            f"prices must be in dollars; add the dollars that one {found['currency']} costs, such as "
+            f"{text.strip()} @ 1.1",
             field=field,
         )
     value = round(amount * float(found["rate"] or 1.0), 12)
@@ -48,10 +49,10 @@ def dollars(text: str, field: str, *, per_kwh: bool = False) -> float:
 
 
 def grams_per_kwh(text: object, field: str) -> float:
-    """Grams of CO2 of a grid's kilowatt-hour in text such as ``350 g/kWh``.
+    """Reads a grid's carbon intensity in grams of CO2 per kilowatt-hour, from text such as ``350 g/kWh``.
 
     Raises:
-        SpecError: It is not such text, is negative, or above any grid's.
+        SpecError: ``text`` has a different form, or the figure is negative or higher than any grid's.
     """
     value = units.parse_field(text, "carbon", field)
     if not 0 <= value <= MOST_G_PER_KWH:
@@ -61,9 +62,9 @@ def grams_per_kwh(text: object, field: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """A machine that is owned: its purchase price in dollars (None: electricity alone), years, tariff, draw.
+    """A machine that the user owns: purchase price, years of use, electricity tariff, and power under load.
 
-    ``use`` is the share of all hours in which it works.
+    Without a ``purchase_usd``, only electricity counts. ``use`` is the share of all hours in which the machine works.
     """
 
     purchase_usd: float | None
@@ -79,17 +80,17 @@ class Ownership:
 
     @property
     def electricity_usd_per_h(self) -> float:
-        """Dollars of electricity for an hour of work."""
+        """Electricity cost of one working hour, in dollars."""
         return self.power_w / 1000 * self.usd_per_kwh
 
     @property
     def purchase_usd_per_h(self) -> float:
-        """The purchase price for each hour of work."""
+        """Part of the purchase price that falls on one working hour, in dollars."""
         return (self.purchase_usd or 0.0) / (self.years * HOURS_PER_YEAR * self.use)
 
     @property
     def usd_per_h(self) -> float:
-        """Dollars per hour of work."""
+        """Total cost of one working hour, in dollars."""
         return self.purchase_usd_per_h + self.electricity_usd_per_h
 
     def describe(self) -> str:
@@ -104,21 +105,21 @@ class Ownership:
 def from_texts(
     *, electricity: str, buy: str | None, years: float, use: float, power: str | None, board_power_w: float | None
 ) -> Ownership:
-    """An owned machine from what a user states.
+    """Builds an owned machine from the texts and numbers that a user gives.
 
     Args:
         electricity: The tariff, such as ``0.30 USD/kWh``.
-        buy: The purchase price. None: already paid.
-        years: Years over which it is paid off.
-        use: Share of all hours in which it works.
-        power: Its draw under load, such as ``450 W``. Default: ``board_power_w``.
-        board_power_w: Power on its data sheet; None if unknown.
+        buy: The purchase price, such as ``1800 USD``. None: already paid, so it does not count.
+        years: Years over which the machine is paid off.
+        use: Share of all hours in which the machine works.
+        power: Power under load, such as ``450 W``. Default: ``board_power_w``.
+        board_power_w: Power according to the data sheet; None if unknown.
 
     Raises:
         SpecError: A text cannot be read, a number is out of range, or the power is unknown.
     """
     if power is None and board_power_w is None:
-        raise SpecError("its data sheet lists no power; state its draw under load, such as 450 W", field="power")
+        raise SpecError("the data sheet lists no power; state the power under load, such as 450 W", field="power")
     watts = board_power_w if power is None else units.parse_field(power, "power", "power")
     if watts is None or not 0 < watts < math.inf:
         raise SpecError(f"must be above zero, not {short(power)}", field="power")

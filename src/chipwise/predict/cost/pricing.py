@@ -1,8 +1,10 @@
-"""Additive prices: one vector per operator, summed over a model; a million sums are converted to seconds at once.
+"""Additive prices: each operator has a price vector, and the vectors of a model's operators are summed.
 
-A price is a row of ``PRICE_COLUMNS``: seconds that do not depend on the rest of the model, bytes that only occupy
-caches, and streamed bytes per curve, whose rate depends on the working set of the whole pass. The last columns are
-seconds by group and the number of nodes, for corrections from whole models (``predict/cost/residual.py``).
+The price vectors of millions of models are then converted to seconds in one call. A price is not an amount of money.
+It has one value for each of ``PRICE_COLUMNS``: seconds that do not depend on the rest of the model, bytes that only
+occupy caches, and streamed bytes for each bandwidth curve. The rate of streamed bytes depends on the working set of the
+whole pass. The last columns hold seconds by group of operators and the number of nodes. The corrections learnt from
+measurements of whole models use these columns (``predict/cost/residual.py``).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _GROUPED = slice(_STREAMED.stop, _STREAMED.stop + len(GROUPS))
 
 
 def op_price(op: Op, profile: MachineProfile) -> Float64Array:
-    """The price of ``op``: one value per column of ``PRICE_COLUMNS``. Prices of a pass's operators add up.
+    """The price of ``op``: one value per column of ``PRICE_COLUMNS``. The operators' prices add up to a pass's price.
 
     Raises:
         Unsupported: The profile has no rates for this operator.
@@ -50,7 +52,7 @@ def op_price(op: Op, profile: MachineProfile) -> Float64Array:
 
 
 def _group(model: str) -> str:
-    """The part of a pass to which a kind of node belongs."""
+    """The group of ``GROUPS`` to which the rate model ``model`` belongs."""
     if model in STREAMS:
         return model
     kind, _, rest = model.partition(".")
@@ -68,13 +70,14 @@ def total_price(ops: Iterable[Op], profile: MachineProfile) -> Float64Array:
 
 
 def combine(prices: Size, profile: MachineProfile, phase: Phase, *, logits: Size) -> Float64Array:
-    """Median seconds of a pass for each row of ``prices`` (…, columns): sums of :func:`op_price`.
+    """Median seconds of a pass for each row of ``prices`` (…, columns).
 
     Args:
-        prices: Sums of operator prices.
-        profile: The machine for which they were priced.
+        prices: Each row is the price of a pass: the sum of its operators' prices from :func:`op_price`.
+        profile: The machine for which the prices were computed.
         phase: Prefill or decode.
-        logits: Number of logits from which tokens are chosen (batch times vocabulary size); broadcast with the rows.
+        logits: Number of logits from which tokens are chosen: batch times vocabulary size. One number for all rows,
+            or one per row.
     """
     prices = np.asarray(prices, dtype=np.float64)
     whole = profile.passes[phase.value]
@@ -96,8 +99,9 @@ PARTS = (*GROUPS, "call", "logits")
 
 
 def anatomy(prices: Size, profile: MachineProfile, phase: Phase, *, logits: Size) -> tuple[Float64Array, Float64Array]:
-    """Seconds of a pass by part (…, ``PARTS``), and its features for the residual (…, ``residual.FIGURES``).
+    """Seconds of each part of a pass (…, ``PARTS``), and the features of the pass (…, ``residual.FIGURES``).
 
+    The features are the inputs of the smooth correction (``predict/cost/residual.py``).
     Both are computed with the profile's rates, before any correction.
     """
     prices = np.asarray(prices, dtype=np.float64)
@@ -127,13 +131,13 @@ def anatomy(prices: Size, profile: MachineProfile, phase: Phase, *, logits: Size
 
 
 def working_set_bytes(prices: Float64Array) -> Float64Array:
-    """Bytes that a whole pass touches: streamed weights and the cache."""
+    """Bytes that a whole pass reads: the streamed weights, and other bytes that occupy caches, such as the KV cache."""
     result: Float64Array = prices[..., 1 : _STREAMED.stop].sum(axis=-1)
     return result
 
 
 def s_per_byte(curve: Curve, working_set: Size) -> Float64Array:
-    """Seconds per streamed byte at each working set."""
+    """Seconds per streamed byte, interpolated on ``curve`` at each size of the working set."""
     knots = np.log2(np.asarray(curve.working_set_bytes))
     result: Float64Array = np.interp(np.log2(np.maximum(working_set, 1.0)), knots, np.asarray(curve.s_per_byte))
     return result

@@ -1,4 +1,4 @@
-"""Totals of one request: the single definition behind every throughput, energy and price."""
+"""Totals of one request, from which throughput, energy and price are computed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def request_total(prefill: float, step: float, new_tokens: int) -> float: ...
 @overload
 def request_total(prefill: Float64Array, step: Float64Array, new_tokens: int | AnyArray) -> Float64Array: ...
 def request_total(prefill: Size, step: Size, new_tokens: Size) -> Size:
-    """Total of a request: the prompt's pass, which gives the first token, and one decode step for each further token.
+    """Total of a request: the pass over the prompt, which gives the first token, and a decode step per further token.
 
     Args:
         prefill: Seconds, or joules, of the prompt's pass.
@@ -32,8 +32,8 @@ def price_shares(
 def price_shares(request: Size, step: Size, new_tokens: Size) -> tuple[Size, Size]:
     """Splits the seconds of a request into the prompt's part and the new tokens' part.
 
-    The new tokens' part is one decode step for each token after the first. The rest is the prompt's part: its pass, and
-    the time that other requests wait for it.
+    The new tokens' part is one decode step for each token after the first. The prompt's part is the remaining time: the
+    pass over the prompt, and the time that the request waits for the prompts of other requests.
 
     Args:
         request: Seconds of a request.
@@ -51,12 +51,12 @@ def throughput(
     prefill_s: Float64Array, step_s: Float64Array, new_tokens: int | AnyArray, in_flight: int | AnyArray
 ) -> Float64Array: ...
 def throughput(prefill_s: Size, step_s: Size, new_tokens: Size, in_flight: Size) -> Size:
-    """New tokens per second of all requests in flight; each request takes :func:`request_total`.
+    """New tokens per second, summed over all requests in flight. :func:`request_total` gives the time of a request.
 
     Args:
         prefill_s: Seconds of the prompt's pass.
         step_s: Seconds of one decode step.
         new_tokens: Tokens of the answer.
-        in_flight: Requests at once.
+        in_flight: Number of concurrent requests.
     """
     return in_flight * new_tokens / (prefill_s + (new_tokens - 1) * step_s)

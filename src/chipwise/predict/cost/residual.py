@@ -1,9 +1,10 @@
-"""Corrections from whole models: a factor for each part of a pass, then a smooth residual.
+"""Corrections learnt from whole models: a factor for each part of a pass, then a smooth correction of the whole pass.
 
-A profile's rates are measured on graphs with one kind of node each. In a whole model the caches hold other data, so
-each part of a pass (products by weight format, attention, norms, …) gets a factor, fitted to measured models and
-regularised towards 1. The remaining error is a smooth function of a few features of the model: a Gaussian process on
-its logarithm that falls to zero far from measured models. Fitting is in ``deploy/calibrate/learning.py``.
+Calibration measures each rate on a graph with only one kind of node. In a whole model the caches also hold the data of
+other nodes. So each part of a pass (matrix products by weight format, attention, norms, …) gets a factor, which is
+fitted to measured models and regularised towards 1. A Gaussian process then predicts the logarithm of the remaining
+error from a few features of the model; far from measured models it predicts zero. ``deploy/calibrate/learning.py`` fits
+both.
 
 References:
     Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, equations 2.25 and 2.26.
@@ -27,9 +28,13 @@ MOST_POINTS = 200
 
 
 def factors(parts: Float64Array, figures: Float64Array, residual: Residual, names: tuple[str, ...]) -> Float64Array:
-    """Correction factors (n,) on the summed ``parts`` (n, groups): seconds by group in the order of ``names``.
+    """Correction factors (n,) for the times of n passes.
 
-    ``figures`` (n, figures) are :data:`FIGURES` of the uncorrected passes.
+    Args:
+        parts: Seconds of each part of each pass, (n, parts).
+        figures: Features of the uncorrected passes, see :data:`FIGURES`, (n, features).
+        residual: The fitted corrections.
+        names: Names of the parts.
     """
     scales = np.array([residual.scales.get(name, 1.0) for name in names])
     total = parts.sum(axis=-1)
@@ -40,7 +45,7 @@ def factors(parts: Float64Array, figures: Float64Array, residual: Residual, name
 
 
 def doubt(figures: Float64Array, residual: Residual) -> Float64Array:
-    """Standard deviation (n,) of the smooth residual's logarithm: near 0 at measured models, AMPLITUDE far away."""
+    """Standard deviation (n,) of the smooth correction's logarithm: small near measured models, AMPLITUDE far away."""
     if not residual.points:
         return np.full(figures.shape[:-1], AMPLITUDE)
     near = _kernel(figures, np.asarray(residual.points))
@@ -50,7 +55,10 @@ def doubt(figures: Float64Array, residual: Residual) -> Float64Array:
 
 
 def smooth(figures: Float64Array, logs: Float64Array) -> Float64Array:
-    """Weights of the points ``figures`` (n, figures) for a smooth residual that fits ``logs`` (n,)."""
+    """Weights (n,) of n measured models in a Gaussian process, fitted to ``logs`` (n,).
+
+    ``figures`` (n, features) are the features of the models, see :data:`FIGURES`.
+    """
     weights = np.linalg.solve(_kernel(figures, figures) + NOISE**2 * np.eye(len(logs)), logs)
     return np.asarray(weights, np.float64)
 
@@ -63,7 +71,7 @@ def _inverse(points: tuple[tuple[float, ...], ...]) -> Float64Array:
 
 
 def _kernel(first: Float64Array, second: Float64Array) -> Float64Array:
-    """Covariances (n, m) of the smooth residual between two sets of figures."""
+    """Covariances (n, m) of the Gaussian process between two sets of feature vectors."""
     a, b = first / np.asarray(SCALES), second / np.asarray(SCALES)
     squares = (a**2).sum(-1)[..., None] + (b**2).sum(-1) - 2 * a @ b.T
     covariance: Float64Array = AMPLITUDE**2 * np.exp(-np.maximum(squares, 0.0) / (2 * REACH**2))

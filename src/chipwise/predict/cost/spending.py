@@ -1,7 +1,7 @@
-"""Tokens per second, watts, joules and dollars of requests, from the seconds of their passes.
+"""Throughput, power, energy and price of requests, from the seconds of their passes.
 
-A request is a prompt's pass, which gives the first token, and one step for each further token. Its joules are its
-seconds times the stated watts. Power is the mean over consecutive requests.
+A request consists of the pass over its prompt, which gives the first token, and one decode step for each further token.
+Its energy is its time multiplied by the stated power, which is an average over requests served one after another.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from chipwise.predict.cost.request import request_total, throughput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Power of a device and price of its time; None if unknown."""
+    """Power of a device in watts, and its price per second; None if unknown."""
 
     power_w: float | None = None
     usd_per_s: float | None = None
 
 
 def require(device: DeviceProfile, metric: str) -> None:
-    """Raises an error for a metric of ``SPENDING`` if the data sheet lacks the facts for it.
+    """Checks that the data sheet lists the price or the power that ``metric`` needs.
 
     Raises:
-        Unsupported: The sheet lists no board power or no price; the message names the fact and the file.
+        Unsupported: The sheet lists no price, or no board power; the message names the missing fact and the file.
     """
     _ = device.price_usd_per_s if metric == "usd_per_1k_tokens" else limit_w(device)
 
 
 def spent(ttft_s: Number, tpot_s: Number, workload: Workload, rates: Rates) -> dict[str, Number]:
-    """``throughput``, and if known ``power``, ``joules_per_token`` and ``usd_per_1k_tokens``.
+    """Returns ``throughput``, and if the rates are known ``power``, ``joules_per_token`` and ``usd_per_1k_tokens``.
 
-    Values may be arrays of one shape.
+    Values may be numbers or arrays of one shape.
 
     Args:
-        ttft_s: Seconds of the prompt's pass for all requests at once.
-        tpot_s: Seconds of a decode step for all requests at once.
+        ttft_s: Seconds of one pass over the prompts of all requests.
+        tpot_s: Seconds of one decode step of all requests.
         workload: The requests.
         rates: Power and price of the device.
     """
@@ -55,10 +55,10 @@ def spent(ttft_s: Number, tpot_s: Number, workload: Workload, rates: Rates) -> d
 
 
 def refused(metric: str) -> Unsupported:
-    """The error for an unknown power or price of this machine; it says where to state the value."""
+    """The exception to raise if this machine's power or price was not stated; its message says where to state it."""
     field, what, example = (
         ("price", "the price of this machine per hour", "0.10 USD/h")
         if metric == "usd_per_1k_tokens"
         else ("power", "the power of this machine under load", "15 W")
     )
-    return Unsupported(f"nothing states {what}; add it to target in this file, such as {field}: {example}")
+    return Unsupported(f"{what} must be stated; add it to target in this file, such as {field}: {example}")

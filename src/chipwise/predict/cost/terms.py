@@ -1,7 +1,8 @@
-"""Features of an operator's time: calibration fits their rates, prediction evaluates them.
+"""Features from which an operator's time is computed: calibration fits a rate for each, and prediction uses the rates.
 
-Each operator has one or two *terms*: the name of a rate model, the amounts of its features, and streamed bytes. Time is
-linear in the features; the time per streamed byte depends on the working set of the whole pass.
+Each operator has one or two *terms*. A term consists of the name of a rate model, the amounts of that model's features,
+and streamed bytes. Time is linear in the features; the time per streamed byte depends on the working set of the whole
+pass.
 """
 
 from __future__ import annotations
@@ -24,27 +25,27 @@ from chipwise.model.ops.pool import PoolOp
 from chipwise.model.ops.ranking import EmbeddingBagOp, RequestAttentionOp, RowDotOp
 
 ROW_STEPS = {"fp32": 64, "int4": 128}
-"""Number of values of a weight row that a kernel processes at once; the remainder may cost more. llama.cpp's FP32
-product of one row processes 64 values at once with AVX-512, and the rest one by one; ONNX Runtime's int4 products
-process four blocks of 32."""
+"""Number of values of a weight row that a kernel processes at once; the remaining values may cost more. With AVX-512,
+llama.cpp's FP32 dot product processes 64 values at once, and the remaining values one by one. ONNX Runtime's int4
+matrix products process four blocks of 32 values at once."""
 FAR_BYTES = (1e6, 1.6e7)
-"""Range of a node's bytes over which its values gradually stop fitting in a core's private caches; above it none fit.
-Among the ranges tried, this one gave the least error on nodes outside the fit (ranking models, batches of 1 to 512)."""
-HEAD_STEP = 64  # the same number for a head's keys, which llama.cpp multiplies as FP32 rows
+"""Bytes of a node's FP32 values: below the first number, all fit in a core's private caches; above the second, none.
+Among several pairs, this pair gave the least error on nodes outside the fit (ranking models, batches of 1 to 512)."""
+HEAD_STEP = 64  # the number of values at once for a head's keys, which llama.cpp multiplies as FP32 rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """Amounts of the features of the rate model ``model``; ``streamed_bytes`` use the curve of the same name."""
+    """Feature amounts and streamed bytes. ``model`` names the rate model and the bandwidth curve for streamed bytes."""
 
     model: str
     amounts: Mapping[str, float] = field(default_factory=dict)
     streamed_bytes: float = 0.0
-    resident_bytes: float = 0.0  # bytes in the working set whose time the amounts include
+    resident_bytes: float = 0.0  # bytes that count in the working set, while their time is already in the amounts
 
 
 def far(values: Size) -> dict[str, Size]:
-    """The share of a node's FP32 values that does not fit in a core's private caches."""
+    """Feature ``far``: how many of a node's FP32 values do not fit in a core's private caches; ``{}`` if all fit."""
     held_bytes = float(4 * values)
     if held_bytes <= FAR_BYTES[0]:
         return {}
@@ -52,7 +53,7 @@ def far(values: Size) -> dict[str, Size]:
 
 
 def terms(op: Op) -> list[Term]:
-    """The terms of one operator.
+    """The terms (rate models with amounts of their features) from which the time of ``op`` is computed.
 
     Raises:
         Unsupported: The kind of operator is unknown.
@@ -163,7 +164,7 @@ def _bag(op: EmbeddingBagOp) -> list[Term]:
 
 
 def _request_attention(op: RequestAttentionOp) -> list[Term]:
-    """The terms of attention over a request: transposing to heads and back, and the scores."""
+    """The terms of attention within a ranking request: transposing to heads and back, and computing the scores."""
     rows, width = op.batch * op.queries, op.heads * op.head_size
     scores = rows * op.heads * (op.history + 1)
     moved = op.batch * op.positions * width
@@ -191,7 +192,7 @@ def _row_dot(op: RowDotOp) -> list[Term]:
 
 
 def _once(op: Once) -> list[Term]:
-    """The terms of an operator that runs once per several passes, divided by the passes."""
+    """The terms of an operator that runs only once in several passes; amounts are divided by the number of passes."""
     return [
         replace(
             term,

@@ -1,4 +1,4 @@
-"""Estimates from laws fitted to whole runs instead of kernels: diffusion models, and model parts on phones."""
+"""Estimates from formulas fitted to whole runs, not to kernels. Used for diffusion models and for models on phones."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from chipwise.predict.cost.model import Predicted
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunEstimate(Result):
-    """Predicted cost of one run of a model or a part of it, on one or several devices.
+    """Predicted cost of one run of a model, or of a part of the model, on one or several devices.
 
-    ``metrics`` are by name and in SI units, such as ``latency_s``, ``power_w``, ``joules_per_picture``, each with its
-    90 % interval.
+    ``metrics`` maps names such as ``latency_s``, ``power_w`` and ``joules_per_picture`` to values in SI units, with
+    90 % intervals.
     """
 
     model: str
@@ -26,7 +26,7 @@ class RunEstimate(Result):
     metrics: dict[str, Predicted]
     provenance: str
     notes: tuple[str, ...] = ()
-    parameters: dict[str, int] = field(default_factory=dict)  # by part of the model, if known
+    parameters: dict[str, int] = field(default_factory=dict)  # number of parameters by part of the model, if known
     shares: dict[str, float] = field(default_factory=dict)  # share of the time by cause, if known
 
     @property

@@ -1,1 +1,1 @@
-"""Explains why a model is slow on a chip and what to change; every piece of advice is priced."""
+"""Explains why a model is slow on a chip, and proposes changes with their predicted gains."""

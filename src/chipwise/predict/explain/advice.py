@@ -1,6 +1,7 @@
 """Advice: a change, its predicted gain, and whether the gain is certain.
 
-Rules propose changes; the gain is the difference between the prices of the changed and the original question.
+Rules propose changes. The gain of a change is the predicted cost before the change compared with the predicted cost
+after it.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ class Proposal:
     Attributes:
         title: One line that names the change and the numbers, such as ``vocabulary 50257 -> 50304``.
         touches: The kind of change.
-        how: How to apply it.
-        changed: The question after the change.
-        headline: The metric: tpot_p50, ttft_p50, throughput, peak_memory, joules_per_token or usd_per_1k_tokens.
-        quality: How it may change quality, and what would have to be trained; empty if quality does not change.
+        how: How to apply the change.
+        changed: The model, formats, workload and device after the change.
+        headline: The metric that the change is meant to improve: tpot_p50, ttft_p50, throughput, peak_memory,
+            joules_per_token or usd_per_1k_tokens.
+        quality: How the change may affect the model's quality, and what would have to be trained again; empty if
+            quality stays the same.
         source: Source of the advice: a paper, documentation or chipwise's own measurement.
-        urgent: Whether the model does not run without the change.
+        urgent: Whether the model needs the change to run at all.
     """
 
     title: str
@@ -42,13 +45,13 @@ class Proposal:
 
 
 class Rule(Protocol):
-    """One function in ``predict/explain/rules``: it takes a case and proposes changes, or none.
+    """A function in ``predict/explain/rules`` that takes a case and proposes any number of changes to it.
 
-    It must not predict gains itself: ``changed`` is priced by the cost model that priced the case.
+    A rule does not predict gains: the cost model that estimated the case also estimates each proposal's ``changed``.
     """
 
     def __call__(self, case: Case) -> Iterable[Proposal]:
-        """Proposals, the strongest first; at most a few."""
+        """A few proposals at most, the most promising first."""
         ...
 
 
@@ -64,8 +67,11 @@ class Gain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """A priced proposal. ``sure`` means that the whole interval of the headline's gain is clearly above 1 and the model
-    still fits its device (``fits``).
+    """A proposal with its predicted gains.
+
+    ``fits`` means that the changed model fits its device, or that the unchanged model did not fit either. ``sure``
+    means three things: ``fits`` holds, the headline metric improves by a factor of 1.01 or more, and the whole interval
+    of this factor is above 1.
     """
 
     rule: str

@@ -1,4 +1,4 @@
-"""Builds the cases that rules read, from names as users write them."""
+"""Builds the cases that rules read, from the names of models and devices that users write."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TASK = ("task", "checkpoint", "shared_tokens", "sensitivity")  # fields of a que
 
 
 def read_sensitivity(given: str | Path | Sequence[float]) -> tuple[float, ...]:
-    """The loss from quantising each layer separately, from a list or a JSON file.
+    """Reads the loss that quantising each layer alone causes, from a list or a JSON file.
 
     Raises:
         SpecError: The value is not a list of numbers.
@@ -41,10 +41,10 @@ def read_sensitivity(given: str | Path | Sequence[float]) -> tuple[float, ...]:
 
 
 def case_of(question: CostQuestion, pricer: Pricer) -> Case:
-    """Prices a question and returns it with its answer.
+    """Returns the case of ``question``: the question with its predicted cost.
 
     Raises:
-        ChipwiseError: There is no answer; the message says why.
+        ChipwiseError: The cost cannot be predicted; the message says why.
     """
     answer = pricer.price([question])[0]
     if isinstance(answer, ChipwiseError):
@@ -71,7 +71,7 @@ def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
     kv = formats.cache if formats.cache != formats.activations else None
     if task.get("task") == "train":
         if asked_for not in (None, OWN) and format_name(asked_for) != formats.activations:
-            raise SpecError(f"training is priced in bf16, fp16 or fp32, not in {asked_for}", field="weights")
+            raise SpecError(f"must be bf16, fp16 or fp32 for training, not {asked_for}", field="weights")
         weights, kv = formats.activations, None
     served = deployed({**asked, "weights": weights or formats.weights, "kv": kv})
     question = CostQuestion(arch=setting.arch, **served, **task)
@@ -90,7 +90,7 @@ def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
 
 
 def _fitting(question: CostQuestion, device: str) -> int:
-    """Number of requests that fit in memory at once; the others wait, as in :func:`chipwise.estimate`."""
+    """Number of requests that fit in memory at once. All other requests wait, as in :func:`chipwise.estimate`."""
     cost = cost_of(question.request(device))
     return int(fitting_requests(cost.group, cost.memory)[0])
 
@@ -100,7 +100,7 @@ def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any
 
     Raises:
         InputError: More than one device is requested.
-        Unsupported: The profile does not know a block or format.
+        Unsupported: The profile has no rates for one of the model's blocks or formats.
     """
     if any(asked.get(name, 1) != 1 for name in ("tp", "pp", "ep", "dp")):
         raise InputError("this machine is one device: --tp, --pp, --ep and --dp are for data sheets")
@@ -111,32 +111,36 @@ def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any
     question = CostQuestion(arch=arch, **deployed(asked))
     total = question.prompt_tokens + question.new_tokens
     if arch.context is not None and total > arch.context:
-        raise InputError(f"{arch.name} has {arch.max_tokens} positions; prompt and new tokens ask for {total}")
+        raise InputError(
+            f"{arch.name} has {arch.max_tokens} positions, but prompt and new tokens need {total}; ask for fewer tokens"
+        )
     case = case_of(question, CalibratedPricer(profile=profile))
     if not whole.encoder_tokens:
         return case
     return replace(case, estimate=replace(case.estimate, notes=(*case.estimate.notes, ENCODER_ALONE)))
 
 
-ENCODER_ALONE = "only the encoder's pass: decoders with cross-attention can only be priced on data sheets"
+ENCODER_ALONE = "only the encoder is estimated: decoders with cross-attention can only be estimated from data sheets"
 
 
 def priced_here(arch: ArchSpec, *, images: int = 0, audio_s: float = 0.0) -> ArchSpec:
-    """The part of ``arch`` that a calibrated machine can price: the model without its towers, or its audio encoder.
+    """The part of ``arch`` that can be predicted from calibration.
+
+    For a speech-to-text encoder-decoder, this is the encoder. For other models, it is the model without its towers.
 
     Raises:
-        Unsupported: The request has images or sound before a decoder, or the model cannot be built; the message says
-            what works.
+        Unsupported: The request adds images or sound to a decoder's prompt, or the model cannot be built; the message
+            says what can be done instead.
     """
     if images or audio_s:
         raise Unsupported(
-            "images and sound before a decoder can only be priced on data sheets, not by this machine's "
-            "calibration: name "
-            "another --device, or time the parts here with chipwise measure"
+            "images or sound in a decoder's prompt can only be estimated from data sheets, not from this machine's "
+            "calibration; name "
+            "another --device, or time the model's parts here with chipwise measure"
         )
     arch = encoder_alone(arch).without_towers()
     try:
-        require_built(arch, work="priced on this machine", lowered=True)
+        require_built(arch, work="estimated on this machine", lowered=True)
     except Unsupported as error:
-        raise Unsupported(f"{str(error).rpartition('; ')[0]}; data sheets price it: name another --device") from None
+        raise Unsupported(f"{str(error).rpartition('; ')[0]}; use a data sheet: name another --device") from None
     return arch

@@ -1,4 +1,4 @@
-"""Compares models on several chips: each model's cost, the winner per chip and metric, and the reason for the win."""
+"""Compares the costs of models on several chips: finds the best model per chip and metric, and why it is the best."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from chipwise.core.results import Result
 from chipwise.errors import ChipwiseError, InputError
 from chipwise.hardware import datasheet
 from chipwise.predict.cost.model import Bound, CostEstimate, OpCost
+from chipwise.predict.explain.waterfall import seconds_by_bound
 from chipwise.predict.served.deployment import deployed
 from chipwise.predict.served.estimate import estimate, estimate_of, fitting_requests, waiting, with_defaults
 from chipwise.predict.served.groups import cost_groups, grouped
 from chipwise.predict.served.request import Request, listening, taken_for
 from chipwise.predict.served.shortage import shortages
 
-ALIKE = 0.95  # work below this share of the other's counts as a reason
+ALIKE = 0.95  # the winner's work counts as a reason if it is below this share of the other model's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,19 +34,19 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winner:
-    """The best model on a chip by one metric, with its lead and the reason."""
+    """The best model on a chip by one metric, its lead over the next best model, and the reason for the lead."""
 
     device: str
     metric: str
     model: str
     times_better: float | None  # factor over the next best; None if no other has an answer
-    sure: bool  # whether the intervals of the two do not overlap
+    sure: bool  # whether the intervals of the best and the next best do not overlap
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Comparison(Result):
-    """All cells, by device, and the winners."""
+    """One cell for each model and device, and the winners."""
 
     models: tuple[str, ...]
     devices: tuple[str, ...]
@@ -73,14 +74,15 @@ class Comparison(Result):
 def compare(
     requests: Sequence[Request], names: Sequence[tuple[str, str]], *, others: Sequence[Cell] = ()
 ) -> Comparison:
-    """Compares ``requests`` with ``names`` (model, device), priced in one call.
+    """Compares the estimates of ``requests``, which are all computed in one call.
 
-    If only some of the concurrent requests fit in memory, the estimate is for as many as fit, and the cell says so.
+    If a device's memory holds only some of the concurrent requests, its cell has the estimate for those that fit, and a
+    note that says so.
 
     Args:
         requests: Requests on devices with data sheets.
-        names: Name of each request.
-        others: Further cells, for other devices.
+        names: Names of the model and the device of each request.
+        others: Cells that were computed before, for devices without data sheets.
 
     Raises:
         InputError: Every request is wrong.
@@ -91,33 +93,26 @@ def compare(
     if wrong and len(wrong) == len(requests):  # nothing to compare, for example because the runtime is unknown
         raise wrong[0]
     for row, error in errors.items():
-        cells[row] = Cell(model=names[row][0], device=names[row][1], estimate=None, problem=str(error))
+        cells[row] = _unanswered(names[row], str(error))
     for group, cost in zip(groups, cost_groups(groups), strict=True):
         for i, row in enumerate(group.rows):
-            model, device = names[row]
-            notes = taken_for(requests[row].model, requests[row].device)
+            request, notes = requests[row], taken_for(requests[row].model, requests[row].device)
             if isinstance(cost, ChipwiseError):
-                cells[row] = Cell(model=model, device=device, estimate=None, problem=str(cost))
-            elif (fitting := int(fitting_requests(group, cost.memory)[i])) == 0:
-                short = shortages([requests[row]])[0]
-                problem = short.message if short is not None else ""
-                cells[row] = Cell(model=model, device=device, estimate=None, problem=problem)
-            elif fitting < group.in_flight[i]:
-                cells[row] = Cell(
-                    model=model,
-                    device=device,
-                    estimate=estimate(requests[row]),
-                    generates=group.setting.arch.causal,
-                    note="; ".join([*notes, waiting(fitting, int(group.in_flight[i]))]),
-                )
+                cells[row] = _unanswered(names[row], str(cost))
+                continue
+            fitting = int(fitting_requests(group, cost.memory)[i])
+            if fitting == 0:
+                short = shortages([request])[0]
+                cells[row] = _unanswered(names[row], short.message if short is not None else "")
+                continue
+            if fitting < group.in_flight[i]:
+                found = estimate(request)
+                notes.append(waiting(fitting, int(group.in_flight[i])))
             else:
-                cells[row] = Cell(
-                    model=model,
-                    device=device,
-                    estimate=with_defaults(estimate_of(cost, i), requests[row]),
-                    generates=group.setting.arch.causal,
-                    note="; ".join(notes),
-                )
+                found = with_defaults(estimate_of(cost, i), request)
+            model, device = names[row]
+            generates, note = group.setting.arch.causal, "; ".join(notes)
+            cells[row] = Cell(model=model, device=device, estimate=found, generates=generates, note=note)
     known = (*(cell for cell in cells if cell is not None), *others)
     models = tuple(dict.fromkeys(cell.model for cell in known))
     devices = tuple(dict.fromkeys(cell.device for cell in known))
@@ -128,6 +123,10 @@ def compare(
         if (winner := _winner(known, device, metric))
     ]
     return Comparison(models=models, devices=devices, cells=known, winners=tuple(winners))
+
+
+def _unanswered(name: tuple[str, str], problem: str) -> Cell:
+    return Cell(model=name[0], device=name[1], estimate=None, problem=problem)
 
 
 def _winner(cells: Sequence[Cell], device: str, metric: str) -> Winner | None:
@@ -143,7 +142,7 @@ def _winner(cells: Sequence[Cell], device: str, metric: str) -> Winner | None:
         return None
     best, cell, estimate = ranked[0]
     if len(ranked) == 1:
-        why = "the only one with an answer"
+        why = "the only model with an estimate"
         return Winner(device=device, metric=metric, model=cell.model, times_better=None, sure=False, why=why)
     second, _, other = ranked[1]
     times = second.value / best.value
@@ -158,27 +157,20 @@ def _winner(cells: Sequence[Cell], device: str, metric: str) -> Winner | None:
 
 
 def _why(best: CostEstimate, other: CostEstimate, phase: str) -> str:
-    """The main reason for the difference: how much less of the limiting work the winner does in a pass."""
-    spent = [_by_bound(cost, phase) for cost in (best, other)]
+    """The main reason why the winner is faster than the other model, such as ``it moves 60 % as many bytes``."""
+    spent = [seconds_by_bound(_pass(cost, phase)) for cost in (best, other)]
     difference = {bound: spent[1].get(bound, 0.0) - spent[0].get(bound, 0.0) for bound in spent[0] | spent[1]}
     bound = max(difference, key=lambda name: difference[name])
     ours, theirs = (_amount(cost, phase, bound) for cost in (best, other))
     if theirs and 0 < ours <= ALIKE * theirs:
         done = {
-            Bound.MEMORY: "moves {share} of the bytes",
-            Bound.COMPUTE: "does {share} of the FLOPs",
-            Bound.LAUNCH: "runs {share} of the kernels",
-            Bound.LINK: "sends {share} of the bytes between devices",
+            Bound.MEMORY: "moves {share} as many bytes",
+            Bound.COMPUTE: "does {share} as many FLOPs",
+            Bound.LAUNCH: "runs {share} as many kernels",
+            Bound.LINK: "sends {share} as many bytes between devices",
         }[bound]
         return f"it {done.format(share=units.show(ours / theirs, 'share', digits=2))}"
-    return f"its {bound.value}-bound kernels take less time for similar work"
-
-
-def _by_bound(cost: CostEstimate, phase: str) -> dict[Bound, float]:
-    found: dict[Bound, float] = {}
-    for each in _pass(cost, phase):
-        found[each.bound] = found.get(each.bound, 0.0) + each.latency_s
-    return found
+    return f"its {bound.value}-bound kernels take less time although their work is similar"
 
 
 def _pass(cost: CostEstimate, phase: str) -> Sequence[OpCost]:
@@ -186,7 +178,11 @@ def _pass(cost: CostEstimate, phase: str) -> Sequence[OpCost]:
 
 
 def _amount(cost: CostEstimate, phase: str, bound: Bound) -> float:
-    """Total work of a pass that ``bound`` limits: FLOPs, kernels, or bytes."""
+    """Amount of work in a pass, counted in the unit that ``bound`` limits.
+
+    It is the number of FLOPs for ``COMPUTE``, of kernels for ``LAUNCH``, and of bytes for the other bounds. For
+    ``LINK``, only the kernels that are bound by the link count.
+    """
     kernels = [each for each in _pass(cost, phase) if bound is not Bound.LINK or each.bound is Bound.LINK]
     if bound is Bound.COMPUTE:
         return float(sum(each.work.flops * each.count for each in kernels))
@@ -198,7 +194,7 @@ def _amount(cost: CostEstimate, phase: str, bound: Bound) -> float:
 def requests_of(
     models: Sequence[str], devices: Sequence[str], *, audio_s: float | None = None, **asked: object
 ) -> tuple[list[Request], list[tuple[str, str]]]:
-    """Requests for every model on every device, without duplicates, and their names.
+    """Requests for every model on every device, without duplicates, and the (model, device) names of each request.
 
     Raises:
         UnknownName: A device is unknown.

@@ -1,4 +1,4 @@
-"""The explanation of a model on a chip, as one value that the terminal, the page and JSON show."""
+"""The explanation of a model's time on a chip. The terminal, the HTML page and the JSON output all show this value."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ SHOWN = 0.02  # share of a pass; smaller operators are summed up
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """A kernel of a pass, over all its calls. ``ridge`` is the intensity at which its two limits are equal."""
+    """A kernel of a pass; its numbers are sums over its calls.
+
+    ``ridge`` is the arithmetic intensity at which computing takes as long as moving the bytes.
+    """
 
     place: str
     kind: str
@@ -43,12 +46,12 @@ class Operator:
     bytes: float
     intensity: float | None
     ridge: float | None
-    reached: float | None  # share of its limit
+    reached: float | None  # share of the limiting rate that the kernel reaches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseAnswer:
-    """One phase: its verdict, the parts that add up to its time, and its kernels, largest first."""
+    """The explanation of one phase: a verdict, parts that add up to its time, and its kernels, slowest first."""
 
     phase: PhaseName
     seconds: float
@@ -61,7 +64,7 @@ class PhaseAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Explanation(Result):
-    """Explains where a model's time goes on a chip, and which changes help."""
+    """What takes a model's time on a chip, and which changes would help."""
 
     case: Case
     phases: tuple[PhaseAnswer, ...]
@@ -87,7 +90,7 @@ class Explanation(Result):
 
     @property
     def does_not_fit(self) -> str:
-        """Missing memory, and alternatives that fit; empty if the model fits."""
+        """Text on the memory that is missing and on alternatives that fit; empty if the model fits."""
         needed, held = self.estimate.peak_memory_bytes, self.capacity_bytes
         if self.estimate.does_not_fit or held is None or needed <= held:
             return self.estimate.does_not_fit
@@ -113,7 +116,7 @@ class Explanation(Result):
 
 
 def explain_case(case: Case, *, every: bool = False, other_chips: bool = False) -> Explanation:
-    """Explains a case. ``every`` keeps uncertain advice, ``other_chips`` also suggests other devices."""
+    """Explains a case; ``every`` includes uncertain advice, and ``other_chips`` also suggests other devices."""
     curves = (token_curve(case), batch_curve(case))
     held = case.estimate.memory_bytes
     capacity = case.sheet.usable_bytes if case.sheet is not None else None
@@ -144,7 +147,7 @@ def _phase(case: Case, phase: PhaseName) -> PhaseAnswer:
 
 
 def operators(case: Case, phase: PhaseName) -> tuple[Operator, ...]:
-    """The kernels of a pass, largest first. Equal layers share a row."""
+    """The kernels of a pass, slowest first. A kernel that is the same in several layers is one row."""
     costs = case.operators(phase)
     total = sum(cost.latency_s for cost in costs)
     alike: dict[tuple[str, str, float, float], list[OpCost]] = {}
@@ -152,12 +155,12 @@ def operators(case: Case, phase: PhaseName) -> tuple[Operator, ...]:
         place = re.sub(r"^layers\.\d+\.", "layers.", cost.place)
         alike.setdefault((place, cost.kind, float(cost.work.flops), float(cost.work.bytes)), []).append(cost)
     found = [_operator(place, same, total, known=case.sheet is not None) for (place, *_), same in alike.items()]
-    # to six digits: equal shapes, whose sums differ in the last bits between processors, stay in the order of the model
+    # rounded to six digits, so that equal shapes keep the model's order although their last bits depend on the machine
     return tuple(sorted(found, key=lambda each: -float(f"{each.seconds:.6g}")))
 
 
 def _operator(place: str, same: Sequence[OpCost], total: float, *, known: bool) -> Operator:
-    """One row; ``known`` says whether the chip's limits are known."""
+    """Merges equal kernels into one row; ``known`` says whether the chip's limits are known."""
     seconds, count = sum(cost.latency_s for cost in same), sum(cost.count for cost in same)
     flops, moved = float(same[0].work.flops * count), float(same[0].work.bytes * count)
     compute, memory = (sum(getattr(cost, name) or 0.0 for cost in same) for name in ("compute_s", "memory_s"))
@@ -183,7 +186,7 @@ def _notes(case: Case) -> list[str]:
 
 
 def to_data(found: Explanation) -> dict[str, object]:
-    """The explanation as plain data, without the kernels of changed models."""
+    """The explanation as plain data. The kernels of the changed models in the advice are left out."""
     question, cost = found.case.question, found.estimate
     return {
         "schema": SCHEMA,
@@ -197,10 +200,7 @@ def to_data(found: Explanation) -> dict[str, object]:
         "defaults": list(cost.defaults),
         "does_not_fit": found.does_not_fit,
         "kv": question.deployment.kv,
-        "task": question.task,
-        "batch": question.batch,
-        "prompt_tokens": question.prompt_tokens,
-        "new_tokens": question.new_tokens,
+        **{name: getattr(question, name) for name in ("task", "batch", "prompt_tokens", "new_tokens")},
         **({"images": question.images, "image_size": list(question.image_size)} if question.images else {}),
         **({} if (sound_s := question.audio_s or question.arch.sound_s) is None else {"audio_s": sound_s}),
         "provenance": cost.provenance,
@@ -229,11 +229,7 @@ def _advice_data(number: int, advice: Advice) -> dict[str, object]:
     return {
         "number": number,
         "rule": advice.rule,
-        "title": proposal.title,
-        "touches": proposal.touches,
-        "how": proposal.how,
-        "quality": proposal.quality,
-        "source": proposal.source,
+        **{name: getattr(proposal, name) for name in ("title", "touches", "how", "quality", "source")},
         "sure": advice.sure,
         "fits": advice.fits,
         "headline": advice.headline.metric,

@@ -1,4 +1,4 @@
-"""Collects advice: every rule proposes, all proposals are priced in one call, and only sure gains are kept."""
+"""Collects advice: rules propose changes, one call predicts the costs of all changes, and only sure gains are kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from chipwise.core.statistics import Z90
-from chipwise.errors import ChipwiseError, Unsupported
+from chipwise.errors import ChipwiseError
 from chipwise.hardware import datasheet
 from chipwise.predict.cost.model import CostEstimate, Predicted
 from chipwise.predict.explain.advice import Advice, Gain, Proposal, Rule
@@ -19,19 +19,20 @@ Key = tuple[str, int, int]  # kind, FLOPs and bytes of one call
 Shares = dict[Key, float]
 ALIKE = 0.002  # relative difference of sizes within which two kernels share their model's error
 OPERATOR_SPREAD = 0.08
-"""Independent error of an operator's time (log standard deviation, for products on a fitted device). In a ratio, errors
-of equal operators cancel."""
+"""Standard deviation of the logarithmic error of one operator's time, for matrix products on a device in the fit.
+Operators have independent errors; the error of an operator in both passes cancels in the ratio of their times."""
 OVERHEAD_SPREAD = 0.3
-"""Independent error of the rest of a pass: host, launches that graphs hide, waiting for other prompts."""
+"""Standard deviation of the logarithmic error of the time outside kernels: host time, launches that captured graphs
+hide, and waiting for other requests' prompts."""
 FORMAT_SPREAD = 0.15
-"""Common error of all products in one number format: the kernel model's error for that format."""
+"""Standard deviation of the logarithmic error that all matrix products in one number format have in common."""
 BESIDE = ("beside kernels", 0, 0)
 WORTH = 1.01  # least improvement factor shown by default: 1 %
 NOTHING = 0.005  # a factor nearer to 1 than this prints as 1
 MOST_SHOWN = 5  # pieces of advice shown by default
 UNVALIDATED = 0.7  # log half-width of a time without a validated interval: a factor of two
-RATES = frozenset({"throughput"})  # more is better
-SERVING_ALONE = frozenset({"precision", "batching"})  # kinds of change that do not affect a training step
+RATES = frozenset({"throughput"})  # metrics of which more is better
+SERVING_ALONE = frozenset({"precision", "batching"})  # kinds of change that only affect serving, not a training step
 
 
 def rules() -> dict[str, Rule]:
@@ -42,12 +43,14 @@ def rules() -> dict[str, Rule]:
 def advise(
     case: Case, *, every: bool = False, other_chips: bool = False, chosen: Mapping[str, Rule] | None = None
 ) -> list[Advice]:
-    """Advice for a case: the best advice first (:func:`leading`), then the rest; urgent changes first in both,
-    then certain gains, largest first.
+    """Advice for a case: first what :func:`leading` selects, then all other advice.
+
+    In both groups, urgent changes come first, then changes with certain gains, then changes with uncertain gains.
+    Among certain gains and among uncertain gains, the largest comes first.
 
     Args:
         case: The model, its workload, its chip, and its present cost.
-        every: Also keep changes whose gain is uncertain, and losses.
+        every: Also keep changes whose gain is uncertain, and changes that make the model slower.
         other_chips: Also suggest other devices.
         chosen: The rules. Default: all.
     """
@@ -71,13 +74,13 @@ def advise(
 
 
 def leading(advice: Sequence[Advice]) -> list[Advice]:
-    """Urgent advice, and the best advice of each rule: at most ``MOST_SHOWN``, in the order of the rules."""
+    """Urgent advice and the best advice of each rule, in the order of ``advice``; at most ``MOST_SHOWN`` pieces."""
     best = {each.rule: each for each in reversed(advice) if each.worth_showing}
     return [each for each in advice if each.proposal.urgent or best.get(each.rule) is each][:MOST_SHOWN]
 
 
 def _place(advice: Advice) -> tuple[bool, bool, float]:
-    """Sort key: urgent advice in the order of its rule, then sure gains, then the rest; largest first in both."""
+    """Sort key: urgent advice first, then sure gains by size, then uncertain gains by size."""
     urgent = advice.proposal.urgent
     return not urgent, not (urgent or advice.sure), 0.0 if urgent else -advice.headline.ratio.value
 
@@ -101,23 +104,23 @@ def _advice(name: str, proposal: Proposal, case: Case, after: CostEstimate) -> A
 
 
 def _too_large(case: Case, proposal: Proposal | None, cost: CostEstimate) -> bool:
-    """Whether ``cost`` needs more memory than its device has; unpublished capacities count as enough."""
+    """Whether ``cost`` needs more memory than its device has; a device with unpublished capacity has enough."""
     other = proposal.changed.device if proposal is not None else None
     sheet = datasheet.load(other) if other is not None else case.sheet
-    if sheet is None:
-        return False
-    try:
-        return cost.peak_memory_bytes > sheet.usable_bytes
-    except Unsupported:
-        return False
+    capacity = None if sheet is None else sheet.known_bytes
+    return capacity is not None and cost.peak_memory_bytes > capacity
 
 
 def gains_of(
     before: CostEstimate, after: CostEstimate, *, metrics: Sequence[str] | None = None, recast: bool = False
 ) -> list[Gain]:
-    """Gains in each metric that both estimates have (of ``metrics``, if given), with the ratio's interval.
+    """The gain, with its interval, in each metric that both estimates have.
 
-    ``recast`` means that the change stores weights in another format.
+    Args:
+        before: The estimate before the change.
+        after: The estimate after the change.
+        metrics: Only these metrics. Default: all.
+        recast: Whether the change stores weights in another format.
     """
     first = _margins(before, after, "prefill", recast=recast)
     decoding = _margins(before, after, "decode", recast=recast) if before.decode and after.decode else first
@@ -142,12 +145,14 @@ def _values(cost: CostEstimate) -> dict[str, float]:
 
 
 def ratio_spread(before: CostEstimate, after: CostEstimate, phase: PhaseName, *, recast: bool = False) -> float:
-    """Log standard deviation of a pass's speedup.
+    """Standard deviation of the logarithm of a pass's speedup.
 
-    Each operator's time has an error factor with OPERATOR_SPREAD, the same before and after; the rest of a pass has one
-    with OVERHEAD_SPREAD. To first order an operator changes the ratio by the difference of its shares of the two
-    passes: errors of common operators cancel, those of operators in only one pass count fully. Products in another
-    format (``recast``) share a FORMAT_SPREAD. Between different devices nothing cancels, and both intervals count.
+    Each operator's predicted time is wrong by a factor that is the same before and after the change; its spread is
+    OPERATOR_SPREAD. The time outside kernels is wrong by a factor with the spread OVERHEAD_SPREAD. To first order, the
+    error of an operator changes the speedup in proportion to the difference between its shares of the two passes. So
+    errors of operators in both passes cancel, and errors of operators in only one pass count fully. With ``recast``,
+    the matrix products in the other format also have a common error, FORMAT_SPREAD. Between different devices no errors
+    cancel, and the intervals of both times are combined.
     """
     if before.device != after.device:
         return float(np.hypot(_halfwidth(before, phase), _halfwidth(after, phase))) / Z90
@@ -161,9 +166,10 @@ def ratio_spread(before: CostEstimate, after: CostEstimate, phase: PhaseName, *,
 
 
 def _margins(before: CostEstimate, after: CostEstimate, phase: PhaseName, *, recast: bool) -> tuple[float, float]:
-    """Lower and upper log margin of the ratio's 90 % interval.
+    """Distances from the ratio to the lower and to the upper end of its 90 % interval, in logarithms.
 
-    Errors of operators that rest only on published timings are correlated, with the half-widths of those operators.
+    If times come only from published timings, operators have an extra error, ``doubt``. These errors are assumed fully
+    correlated.
     """
     spread = Z90 * ratio_spread(before, after, phase, recast=recast)
     below, above = (_doubted(before, phase, sign) - _doubted(after, phase, sign) for sign in (-1, 1))
@@ -171,7 +177,11 @@ def _margins(before: CostEstimate, after: CostEstimate, phase: PhaseName, *, rec
 
 
 def _own_margins(before: CostEstimate, after: CostEstimate, metric: str) -> tuple[float, float] | None:
-    """Margins between devices, where nothing cancels: from both metrics' intervals, where known."""
+    """Like :func:`_margins`, but for estimates on different devices.
+
+    Errors on different devices do not cancel, so the intervals of ``metric`` in both estimates are combined. None for
+    equal devices, for memory, and if an estimate lacks the metric.
+    """
     if before.device == after.device or metric == "peak_memory":
         return None
     both = [cost.metrics[metric] for cost in (before, after) if metric in cost.metrics]
@@ -183,13 +193,16 @@ def _own_margins(before: CostEstimate, after: CostEstimate, metric: str) -> tupl
 
 
 def _doubted(cost: CostEstimate, phase: PhaseName, sign: int) -> float:
-    """Log ratio of a pass's time with every uncertain operator at the end of its interval to its predicted time."""
+    """ln(time / predicted time) of a pass if each operator's time has the logarithmic error ``sign`` * ``doubt``."""
     costs, total_s = (cost.prefill, cost.ttft_s) if phase == "prefill" else (cost.decode, cost.tpot_s)
     return float(np.log1p(sum(each.latency_s * np.expm1(sign * each.doubt) for each in costs) / total_s))
 
 
 def _matched(shares: Shares, known: Shares) -> Shares:
-    """The shares, renamed to kernels of ``known`` whose sizes differ by less than ``ALIKE``."""
+    """``shares`` with some keys replaced: a kernel gets the key of a kernel in ``known`` of nearly the same size.
+
+    Sizes may differ by at most ``ALIKE``.
+    """
     found: Shares = {}
     for key, share in shares.items():
         near = (other for other in known if other[0] == key[0] and _near(key[1:], other[1:]))
@@ -203,7 +216,7 @@ def _near(sizes: tuple[int, ...], others: tuple[int, ...]) -> bool:
 
 
 def _products(here: Shares, there: Shares) -> float:
-    """Total share of time in the matrix products that only ``here`` has."""
+    """The combined share of the time that those matrix products take that are in ``here`` but not in ``there``."""
     return sum(share for key, share in here.items() if class_of(key[0]) in ("matmul", "experts") and key not in there)
 
 
@@ -214,8 +227,9 @@ def _halfwidth(cost: CostEstimate, phase: PhaseName) -> float:
 
 
 def _shares(cost: CostEstimate, phase: PhaseName) -> Shares:
-    """Shares of a pass by kernel (kind, FLOPs and bytes of one call), and of the time outside kernels. The latter is
-    negative where a captured graph hides launches.
+    """Share of a pass's time by kernel (kind, FLOPs and bytes of one call), and the share of the time outside kernels.
+
+    The share outside kernels is negative if a captured graph hides launches.
     """
     costs, total = (cost.prefill, cost.ttft_s) if phase == "prefill" else (cost.decode, cost.tpot_s)
     found: Shares = {}

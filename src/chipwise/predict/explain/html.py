@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 
@@ -16,29 +16,27 @@ from chipwise.predict.explain.plots import roofline_figure
 from chipwise.predict.explain.wording import factor_text, gain_text, side_effects
 
 MEMORY = "Memory"
+ROOFLINE = '<div class="plot" id="plot-roofline" style="min-height:520px"></div>'
 _METRICS = {"prefill": "ttft_p50", "decode": "tpot_p50"}
 _LABELS = {"prefill": "TTFT", "decode": "TPOT"}
 _TITLES = {"prefill": "Where a prompt's pass goes", "decode": "Where a token's time goes"}
 
 
 def page(model: str, found: Explanation) -> str:
-    """One self-contained HTML document.
+    """The explanation as one self-contained HTML document.
 
     Raises:
         MissingExtra: plotly is not installed.
     """
     figures: dict[str, list[Figure]] = {}
-    sections = []
-    for phase in found.phases:
-        key = f"waterfall-{phase.phase}"
-        sections.append(_waterfall(found, phase, key))
+    sections = [_waterfall(found, phase, f"waterfall-{phase.phase}") for phase in found.phases]
     if found.case.sheet is not None:
         figures["roofline"] = [roofline_figure(found.case.sheet, found.phases)]
         caption = (
-            "Each point is an operator at its predicted speed; a larger point takes more of its phase. Slopes are "
-            "memory levels, flat lines dense peaks, both from the data sheet."
+            "Each point is an operator at its predicted speed; a larger point takes more of its phase. Sloped lines "
+            "are the bandwidths of memory levels, and flat lines are dense peaks, all from the data sheet."
         )
-        sections.append(section("roofline", "Roofline", _plot("roofline", 520), caption))
+        sections.append(section("roofline", "Roofline", ROOFLINE, caption))
     sections += [_memory(found), _advice(found.advice), _notes(found)]
     return document(f"{model} · chipwise", f"{_head(model, found)}\n{''.join(sections)}{_foot()}", figures=figures)
 
@@ -67,8 +65,8 @@ def _head(model: str, found: Explanation) -> str:
     )
 
 
-def _tiles(found: Explanation) -> list[tuple[str, str, str]]:
-    tiles = []
+def _tiles(found: Explanation) -> Iterator[tuple[str, str, str]]:
+    """The label, the value and a remark for each tile at the top of the page."""
     for phase in found.phases:
         used = [
             f"{name} {units.show(value, 'share', digits=2)}"
@@ -79,23 +77,20 @@ def _tiles(found: Explanation) -> list[tuple[str, str, str]]:
         known = found.estimate.metrics.get("step" if found.case.training else _METRICS[phase.phase])
         within = [units.interval(known.value, known.low, known.high, "time")] if known else []
         within = ["no validated interval" if text == "–" else text for text in within]
-        tiles.append((label, units.show(phase.seconds, "time"), " · ".join([*within, *used])))
+        yield label, units.show(phase.seconds, "time"), " · ".join([*within, *used])
         rate = found.estimate.metrics.get("decode_tokens_per_s")
         if phase.phase == "decode" and rate is not None:
-            tiles.append(("Decode, each request", units.show(rate.value, "rate"), "1 / TPOT"))
+            yield "Decode, each request", units.show(rate.value, "rate"), "1 / TPOT"
     of = f"of {units.show(found.capacity_bytes, 'bytes')}" if found.capacity_bytes else ""
-    tiles.append((MEMORY, units.show(found.estimate.peak_memory_bytes, "bytes"), of))
-    tiles += [
-        (f"Saturation in {curve.unit}", f"{units.number(curve.saturation)}", "below it more work is nearly free")
-        for curve in found.saturation
-        if curve.saturation is not None
-    ]
-    return tiles
+    yield MEMORY, units.show(found.estimate.peak_memory_bytes, "bytes"), of
+    for curve in found.saturation:
+        if curve.saturation is not None:
+            yield f"Saturation in {curve.unit}", units.number(curve.saturation), "below it, more work costs little time"
 
 
 def _waterfall(found: Explanation, phase: PhaseAnswer, key: str) -> str:
     title = _TITLES[phase.phase] if found.case.generates else f"Where {found.case.title(phase.phase)} goes"
-    caption = "From the chip's limits to the predicted time, which is the sum of the parts."
+    caption = "The parts lead from the chip's limits to the predicted time, which is their sum."
     rows = [
         [
             safe(each.place) + (f" <small>×{each.count}</small>" if each.count > 1 else ""),
@@ -136,10 +131,6 @@ def _bars(phase: PhaseAnswer) -> str:
     )
 
 
-def _plot(key: str, height: int) -> str:
-    return f'<div class="plot" id="plot-{key}" style="min-height:{height}px"></div>'
-
-
 def _memory(found: Explanation) -> str:
     rows = [[safe(name), safe(units.show(size, "bytes"))] for name, size in found.memory_bytes.items()]
     return section("memory", "Memory of a device", table(("kind", "bytes"), rows, {1}))
@@ -162,7 +153,7 @@ def _advice(advice: Sequence[Advice]) -> str:
         items.append(
             f'<li value="{number}"><b>{safe(proposal.title)}</b><br>{safe(gain)}<dl class="facts">{rows}</dl></li>'
         )
-    caption = "Each change is priced by the same cost model; intervals are 90 % intervals of the ratio."
+    caption = "The same cost model predicts each change; intervals are 90 % intervals of the ratio."
     return section("advice", "Advice", f'<ol class="advice">{"".join(items)}</ol>', caption)
 
 

@@ -1,8 +1,8 @@
 """Notes in explanations: on candidates that share a context, on activation checkpointing, and on power.
 
-Scoring k candidates of s tokens over a cached context of c tokens costs one pass over the context and one over k x s
-tokens; without sharing it costs k passes over c + s tokens. Attention is priced as reading the shared cache once per
-candidate; kernels that read it once for all would be faster.
+Scoring k candidates of s tokens over a cached context of c tokens costs one pass over the context and one pass over k x
+s tokens. Without sharing, it costs k passes over c + s tokens. Attention is assumed to read the shared cache once per
+candidate; kernels that read it once for all candidates would be faster.
 
 References:
     Juravsky et al. 2024, Hydragen, arXiv:2402.05099; Zheng et al. 2023, SGLang (RadixAttention), arXiv:2312.07104.
@@ -33,7 +33,7 @@ OWN_TOKENS = 16  # tokens of each candidate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Seconds of scoring candidates that share a context, with and without sharing."""
+    """Seconds to score several candidates that have the same context, with and without sharing the context's cache."""
 
     context_tokens: int
     own_tokens: int
@@ -42,12 +42,12 @@ class Shared:
     separate_s: tuple[float, ...]
 
     def saving(self, i: int) -> float:
-        """Speedup by sharing for the number of candidates at index ``i``."""
+        """Seconds without sharing divided by seconds with sharing, for ``candidates[i]`` candidates."""
         return self.separate_s[i] / self.shared_s[i]
 
 
 def shared_context(case: Case) -> Shared | None:
-    """The curve for the question's prompt as the context; None if nothing is cached, or on this machine."""
+    """Predicts ``Shared``, with the case's prompt as the context. None if there is no data sheet, or no cache."""
     if case.sheet is None or not case.generates or case.arch.encoder:
         return None
     context, count = case.question.prompt_tokens, np.array(CANDIDATES, dtype=np.int64)
@@ -78,7 +78,7 @@ def shared_context(case: Case) -> Shared | None:
 
 
 def held_note(case: Case) -> str | None:
-    """Names the cache that holds what a pass reads; None if memory does, or the cache's rate is unknown."""
+    """Note on the chip's cache that holds all bytes of a pass; None if no cache of known bandwidth is large enough."""
     runtime = case.question.deployment.runtime
     if case.sheet is None or case.training or not isinstance(runtime, Runtime):
         return None
@@ -92,13 +92,16 @@ def held_note(case: Case) -> str | None:
     shown = [units.show(each, "bandwidth") for each in (rate, caches.memory_bytes_per_s(case.sheet, runtime.stack))]
     return (
         f"{case.title(phase)} reads {units.show(moved, 'bytes')}, which {cache.name} "
-        f"({units.show(cache.capacity_bytes, 'bytes')}) holds: priced at {shown[0]}, not at the {shown[1]} of memory"
+        f"({units.show(cache.capacity_bytes, 'bytes')}) holds: read at {shown[0]}, not at the {shown[1]} of memory"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointing:
-    """Seconds and bytes of a training step, with and without checkpointing; None if memory is too small."""
+    """Seconds and bytes of a training step without checkpointing (``kept``) and with it (``recomputed``).
+
+    The seconds and bytes of a variant are None if its step does not fit in memory.
+    """
 
     sequences: int
     tokens: int
@@ -109,14 +112,17 @@ class Checkpointing:
 
     @property
     def slower(self) -> float | None:
-        """Slowdown of a step by checkpointing; None if only one of the two fits."""
+        """Step time with checkpointing divided by the step time without it; None unless both steps fit in memory."""
         if self.kept_s is None or self.recomputed_s is None:
             return None
         return self.recomputed_s / self.kept_s
 
 
 def checkpointing(case: Case) -> Checkpointing | None:
-    """Prices a step with and without checkpointing; None if there is no data sheet or training cannot be priced."""
+    """Predicts a training step with and without checkpointing.
+
+    None if the chip has no data sheet, or if training this model cannot be predicted.
+    """
     question, sheet = case.question, case.sheet
     if sheet is None:
         return None
@@ -145,7 +151,7 @@ def checkpointing(case: Case) -> Checkpointing | None:
 
 
 def checkpointing_note(found: Checkpointing) -> str:
-    """The note as one line."""
+    """The note on activation checkpointing, as one line."""
     what = f"training on {found.sequences} x {found.tokens:,} tokens"
     if found.recomputed_s is None or found.recomputed_bytes is None:
         return f"{what} does not fit, with activation checkpointing or without"
@@ -160,19 +166,19 @@ def checkpointing_note(found: Checkpointing) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerDraw:
-    """Watts of all devices, averaged over prefill and decode; at most the limit."""
+    """Power of all devices in watts, averaged over prefill and decode, and their power limit."""
 
     drawn_w: float
     limit_w: float
 
     @property
     def share(self) -> float:
-        """Share of the power limit."""
+        """Drawn power as a share of the power limit."""
         return self.drawn_w / self.limit_w
 
 
 def power_draw(case: Case) -> PowerDraw | None:
-    """Power while serving; None if the board's limit is unpublished, and for models that do not generate."""
+    """Power while serving; None if the board's power limit is unpublished or the model does not generate."""
     energy = case.estimate.metrics.get("joules_per_token")
     if case.sheet is None or energy is None or not case.generates:
         return None
@@ -185,7 +191,7 @@ def power_draw(case: Case) -> PowerDraw | None:
 
 
 def power_note(found: PowerDraw) -> str:
-    """The note as one line."""
+    """The note on power, as one line."""
     return (
         f"power: about {units.show(found.drawn_w, 'power')} of {units.show(found.limit_w, 'power')} while serving, "
         f"{units.show(max(0.0, 1 - found.share), 'share', digits=2)} below the limit at which clocks fall"

@@ -16,9 +16,9 @@ _SYMBOLS = {"prefill": "circle", "decode": "diamond"}
 
 
 def roofline_figure(sheet: DeviceProfile, phases: Sequence[PhaseAnswer]) -> Figure:
-    """Operators as points, memory levels and number formats as roofs."""
+    """A figure with operators as points, and with memory levels and number formats as roofs."""
     drawn = [(phase, each) for phase in phases for each in phase.operators if each.intensity and each.seconds > 0]
-    peaks = {name: sheet.peak_flops_per_s[name] for name in FORMATS if name in sheet.peak_flops_per_s}  # type: ignore[index]
+    peaks = {name: rate for name in FORMATS if (rate := sheet.rate(name)) is not None}
     slopes = _slopes(sheet)
     ridges = [peak / rate for peak in peaks.values() for rate in slopes.values()]
     across = [each.intensity or 0.0 for _, each in drawn] + ridges

@@ -1,4 +1,4 @@
-"""The two pricers: data sheets by the serving model, this machine by its calibrated profile."""
+"""Predicts the cost of a ``CostQuestion`` from a chip's data sheet or from this machine's calibration."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _sheet(device: str, revision: int) -> DeviceProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSheetPricer:
-    """Prices questions by data sheet: for the default device, or the one that a question names."""
+    """Estimates costs from data sheets. If a question names no device, its costs are those on ``device``."""
 
     device: str
 
@@ -40,7 +40,7 @@ class DataSheetPricer:
         return _sheet(self.device, taught.revision(self.device))
 
     def price(self, questions: Sequence[CostQuestion]) -> list[CostEstimate | ChipwiseError]:
-        """One answer per question, whether the model fits in memory or not; the estimate has the memory."""
+        """One estimate or error per question. A model that does not fit in memory is estimated as if it did."""
         answers: list[CostEstimate | ChipwiseError | None] = [None] * len(questions)
         requests: list[Request] = []
         places: list[int] = []
@@ -65,7 +65,7 @@ class DataSheetPricer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibratedPricer:
-    """Prices questions for this machine, by its calibration in one runtime."""
+    """Estimates costs on this machine, from its calibration in one runtime."""
 
     profile: MachineProfile
 
@@ -75,7 +75,7 @@ class CalibratedPricer:
         return None
 
     def price(self, questions: Sequence[CostQuestion]) -> list[CostEstimate | ChipwiseError]:
-        """One answer per question; unknown formats and blocks are errors."""
+        """One estimate or error per question. For example, it is an error if the profile has no rates for a format."""
         return [self._price(question) for question in questions]
 
     def _price(self, question: CostQuestion) -> CostEstimate | ChipwiseError:
@@ -91,7 +91,9 @@ class CalibratedPricer:
 
 
 def train_estimate(question: CostQuestion, device: str) -> CostEstimate:
-    """Estimate of one optimiser step, whether it fits or not. Its seconds appear as ``step``, TTFT and TPOT.
+    """Estimate of one optimiser step, even if it does not fit in memory.
+
+    The seconds of the step are stored as ``step``, as TTFT and as TPOT.
 
     Raises:
         UnknownName: A name is unknown.

@@ -1,7 +1,7 @@
-"""The question to explain (a model with formats and a workload on a chip), and a cost model's answer to it.
+"""The question to explain (a model with formats and a workload on a chip), and a cost model's estimate for it.
 
-Rules read a :class:`Case` and propose changed questions, which a :class:`Pricer` answers. So a rule need not know
-whether the chip is a data sheet or this machine, or how it is priced.
+Rules read a :class:`Case` and propose changed questions, whose costs a :class:`Pricer` estimates. So a rule does not
+depend on how costs are computed, or on whether the device is a chip with a data sheet or this machine.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _ONE: Mapping[str, str] = {"image": "an image", "sound": "a sound", "request": "
 class CostQuestion:
     """One deployed model under one workload. A deployment without a device means this machine, with its calibration.
 
-    ``train`` means one optimiser step over ``batch`` sequences of ``prompt_tokens``; ``checkpoint`` means that
-    activations are recomputed. The first ``shared_tokens`` of each prompt are the same in all requests;
-    ``cached_tokens`` of them are already in the cache. Layers of ``wide_layers`` keep 16-bit matrices; ``sensitivity``
-    is the measured loss from quantising each layer separately, if known.
+    The task ``train`` is one optimiser step over ``batch`` sequences of ``prompt_tokens``; ``checkpoint`` then means
+    that activations are recomputed. The first ``shared_tokens`` of each prompt are the same in all requests;
+    ``cached_tokens`` of them are already in the cache. The layers in ``wide_layers`` keep 16-bit matrices.
+    ``sensitivity`` is the measured loss from quantising each layer alone, if known.
     """
 
     arch: ArchSpec
@@ -60,17 +60,17 @@ class CostQuestion:
             raise SpecError("must name a number format", field="weights")
         if not 0 <= self.shared_tokens <= self.prompt_tokens:
             raise SpecError(
-                f"prompts of {self.prompt_tokens:,} tokens cannot share {self.shared_tokens:,} tokens",
+                f"must be at most the {self.prompt_tokens:,} tokens of a prompt, not {self.shared_tokens:,}",
                 field="shared_tokens",
             )
         if self.sensitivity and len(self.sensitivity) != len(self.arch.layers):
             raise SpecError(
-                f"needs a loss for each of the {len(self.arch.layers)} layers, got {len(self.sensitivity)}",
+                f"must list one loss for each of the {len(self.arch.layers)} layers, not {len(self.sensitivity)}",
                 field="sensitivity",
             )
 
     def but(self, **changes: Any) -> CostQuestion:
-        """Returns the question with changed fields, its own or its deployment's."""
+        """Returns a copy with ``changes``, which name fields of the question or of its deployment."""
         return changed(self, changes)
 
     def request(self, device: str) -> Request:
@@ -84,7 +84,7 @@ class CostQuestion:
 
     @property
     def weights(self) -> str:
-        """Format of the matrices, or one per layer; always set in a question."""
+        """Format of the matrices, or one format per layer; never None."""
         assert self.deployment.weights is not None  # checked in __post_init__
         return self.deployment.weights
 
@@ -105,7 +105,7 @@ class CostQuestion:
 
 
 class Pricer(Protocol):
-    """Answers questions: a cost estimate for each, or the error that says why there is none. Deterministic."""
+    """Estimates the costs of questions. Equal questions always get equal estimates."""
 
     @property
     def sheet(self) -> DeviceProfile | None:
@@ -113,13 +113,16 @@ class Pricer(Protocol):
         ...
 
     def price(self, questions: Sequence[CostQuestion]) -> Sequence[CostEstimate | ChipwiseError]:
-        """One answer per question, in order. Rules price many questions at once."""
+        """One estimate per question, in order, or the error that says why there is none.
+
+        Rules pass many questions in one call.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A question with its answer, the input of rules."""
+    """A question with its estimated cost, and the pricer that estimated it. This is the input of rules."""
 
     question: CostQuestion
     estimate: CostEstimate
@@ -152,7 +155,7 @@ class Case:
 
     @property
     def phases(self) -> tuple[PhaseName, ...]:
-        """The phases: prefill and decode; encoders have only one pass, and training one step."""
+        """Prefill and decode, or only prefill for encoders (one pass) and for training (one step)."""
         return ("prefill", "decode") if self.generates else ("prefill",)
 
     def title(self, phase: PhaseName) -> str:
@@ -189,18 +192,18 @@ class Case:
 
     @property
     def slower(self) -> str:
-        """The metric of the longer phase of a request: TTFT or TPOT."""
+        """The metric of the phase in which a request spends more time: TTFT or TPOT."""
         answering_s = self.estimate.tpot_s * self.question.new_tokens
         return "tpot_p50" if "decode" in self.phases and answering_s > self.estimate.ttft_s else "ttft_p50"
 
     def operators(self, phase: PhaseName) -> tuple[OpCost, ...]:
-        """The kernels of a pass; empty for a phase that the model does not have."""
+        """The kernels of the phase's pass; empty for a phase that the model does not have."""
         if phase not in self.phases:
             return ()
         return self.estimate.prefill if phase == "prefill" else self.estimate.decode
 
     def share(self, phase: PhaseName, *, kind: str | None = None, place: str | None = None) -> float:
-        """Share of a pass's kernel time in operators of one kind, or at places whose name contains ``place``."""
+        """Share of a pass's kernel time that goes to operators of the kind ``kind`` whose names contain ``place``."""
         costs = self.operators(phase)
         total = sum(cost.latency_s for cost in costs)
         chosen = [c for c in costs if kind in (None, c.kind) and (place is None or place in c.place)]

@@ -1,8 +1,8 @@
-"""Saturation: how much concurrent work a chip needs to be busy, and the time per token below and above that.
+"""Saturation: the amount of concurrent work above which a chip is fully busy.
 
-Below saturation a pass takes about the same time for any amount of work (weights are streamed, kernels are launched);
-above it time grows with the work. The saturation point is where the two lines meet: the time of the smallest pass over
-the marginal time of one more unit of work in large passes.
+Below saturation, a pass takes about the same time for any amount of work, because streaming weights and launching
+kernels dominate. Above saturation, the time grows in proportion to the work. The saturation point is the
+time of the smallest pass, divided by the time that each further unit of work adds in large passes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from chipwise.predict.explain.waterfall import decode_step_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Amounts of work (tokens of a pass, requests in flight) and their times."""
+    """The time of a pass for different amounts of work (tokens of the pass, or requests in flight)."""
 
     unit: str
     sizes: tuple[int, ...]
     latency_s: tuple[float, ...]  # seconds of the pass, without waiting
-    saturation: float | None = None  # in units of ``sizes``
+    saturation: float | None = None  # saturation point, in units of ``sizes``
 
 
 def saturation_point(sizes: Sequence[int], latency_s: Sequence[float]) -> float | None:
-    """Size at which the floor meets the slope of the two largest sizes; None if time stays at the floor.
+    """Time of the smallest pass, divided by the time per unit of size between the two largest passes.
+
+    None if the time does not grow with the size.
 
     >>> saturation_point([1, 2, 1000, 2000], [1.0, 1.0, 2.0, 4.0])
     500.0
@@ -37,14 +39,14 @@ def saturation_point(sizes: Sequence[int], latency_s: Sequence[float]) -> float 
 
 
 def batch_curve(case: Case, *, most: int = 1024) -> Curve | None:
-    """Seconds of a step by requests in flight; None for models that do not generate."""
+    """Seconds of a step for growing numbers of requests in flight; None for models that do not generate."""
     if not case.generates:
         return None
     return _curve(case, "requests in flight", [2**i for i in range(most.bit_length())], "batch", "decode")
 
 
 def token_curve(case: Case, *, most: int = 16_384) -> Curve | None:
-    """Seconds of one pass by its tokens, attention included; None for training."""
+    """Seconds of one pass for growing numbers of tokens, attention included; None for training."""
     if case.training:
         return None
     longest = min(most, case.arch.max_tokens) if case.arch.positions == "learned" else most

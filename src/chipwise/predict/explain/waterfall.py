@@ -1,7 +1,8 @@
-"""Splits the predicted time of a pass into its ideal and the losses, which add up to it.
+"""Splits the predicted time of a pass into an ideal time and losses.
 
-The ideal is the time at the chip's published rates if every kernel reached them and every chain that some runtime fuses
-were fused. The rest is divided by cause; each part is the most that a change could gain.
+The ideal is the time that the pass would take if every kernel reached the chip's published rates, and if every chain of
+kernels that any runtime fuses were fused. The remaining time is split by cause. Removing a cause could save at most the
+time of this cause.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Scales = Mapping[str, float] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimePart:
-    """Seconds of a pass with one cause. ``ideal`` parts are limits of the chip, the others are losses."""
+    """Seconds of a pass that have one cause. If ``ideal``, the cause is a limit of the chip; otherwise it is a loss."""
 
     name: str
     seconds: float
@@ -43,7 +44,7 @@ AGAIN = "again."  # prefix of the places of kernels that checkpointing runs agai
 
 
 def waterfall(case: Case, phase: PhaseName) -> tuple[TimePart, ...]:
-    """The parts of prefill or of one token, in order; they add up to the predicted TTFT or TPOT."""
+    """The parts of a phase's predicted time, in order; they add up to TTFT (prefill) or TPOT (decode)."""
     total_s = case.estimate.ttft_s if phase == "prefill" else case.estimate.tpot_s
     if case.training:
         parts = _training(case, total_s)
@@ -58,7 +59,7 @@ def step_s(parts: Sequence[TimePart]) -> float:
 
 
 def decode_step_s(case: Case) -> float:
-    """Seconds of one decode step alone: the predicted time per token without waiting for other prompts."""
+    """Seconds of one decode step: the predicted time per token without the wait for other requests' prompts."""
     if case.sheet is None:
         return case.estimate.tpot_s
     scales, beside_s = _scales(case), sum(part.seconds for part in _beside(case, "decode"))
@@ -66,7 +67,7 @@ def decode_step_s(case: Case) -> float:
 
 
 def reached(parts: Sequence[TimePart]) -> float:
-    """Share of the pass that the chip's limits explain."""
+    """The ideal time as a share of the pass's time."""
     return sum(part.seconds for part in parts if part.ideal) / step_s(parts)
 
 
@@ -76,16 +77,17 @@ def _calibrated(case: Case, phase: PhaseName, total_s: float) -> list[TimePart]:
     rest_s = total_s - sum(sums.values())
     return [
         TimePart(name="computing", seconds=sums["compute_s"], ideal=True, why="at the rates that calibration measured"),
-        TimePart(
-            name="streaming weights", seconds=sums["memory_s"], ideal=True, why="at the bandwidth of the working set"
-        ),
+        TimePart(name="streaming weights", seconds=sums["memory_s"], ideal=True, why="at the working set's bandwidth"),
         TimePart(name="launching nodes", seconds=sums["launch_s"], why=f"{len(costs)} nodes of the graph"),
         TimePart(name="the pass itself", seconds=rest_s, why="calling the runtime, choosing a token"),
     ]
 
 
 def _data_sheet(case: Case, phase: PhaseName, total_s: float) -> list[TimePart]:
-    """Kernels as summed by :meth:`Constants.step_s`, each split into its limit and the rest."""
+    """The parts for a chip with a data sheet. Each kernel's time is split into the chip's limit and a loss.
+
+    Kernel times are those of :meth:`chipwise.predict.served.batching.Constants.step_s`.
+    """
     scales, kernels = _scales(case), _kernels(case, phase)
     ideal = [sum(each) for each in zip(*(_ideals(cost, scales) for cost in kernels), strict=True)]
     fused = [sum(each) for each in zip(*(_ideals(cost, scales) for cost in _fused(case, phase)), strict=True)]
@@ -111,16 +113,23 @@ def _data_sheet(case: Case, phase: PhaseName, total_s: float) -> list[TimePart]:
 
 
 def _as_engines_ran(parts: list[TimePart], total_s: float) -> list[TimePart]:
-    """The parts of a pass priced by a law of whole runs: adds or subtracts the difference from the kernels' sum."""
+    """The parts of a pass whose total time comes from a law fitted to whole runs, not from its kernels.
+
+    If the parts sum to less than the total, another part is added for the difference. If they sum to more, all parts
+    are scaled down.
+    """
     kernels_s = sum(part.seconds for part in parts)
     if kernels_s > total_s:
         return [replace(part, seconds=part.seconds * total_s / kernels_s) for part in parts]
     rest_s = total_s - kernels_s
-    return [*parts, TimePart(name=AS_RUN, seconds=rest_s, why="whole runs of the engine took more than its kernels")]
+    return [*parts, TimePart(name=AS_RUN, seconds=rest_s, why="measured runs took longer than the kernels")]
 
 
 def _training(case: Case, total_s: float) -> list[TimePart]:
-    """Kernels of a training step, each split into its limit and the rest; recomputation is a separate part."""
+    """The parts of a training step. Each kernel's time is split into the chip's limit and a loss.
+
+    Recomputed kernels are a separate part, and so is communication.
+    """
     kernels = _kernels(case, "prefill")
     again_s = sum(cost.latency_s for cost in kernels if cost.place.startswith(AGAIN))
     once = [cost for cost in kernels if not cost.place.startswith(AGAIN)]
@@ -154,7 +163,7 @@ def _kernels(case: Case, phase: PhaseName) -> list[OpCost]:
 
 
 def _beside(case: Case, phase: PhaseName) -> list[TimePart]:
-    """Time of a pass outside its kernels: launches, communication, the host."""
+    """The parts of a pass outside its kernels: launches and gaps, communication, and the host."""
     known, runtime, question = constants(), case.question.served_by, case.question
     costs = case.operators(phase)
     count = sum(cost.count for cost in costs)
@@ -163,10 +172,8 @@ def _beside(case: Case, phase: PhaseName) -> list[TimePart]:
         launch_s, stall_s = known.gap_s * count, 0.0
         why = f"between {units.number(count)} kernels of {runtime.replayed_as}"
     else:
-        launch_s, why = (
-            sum(cost.launch_s or 0.0 for cost in _kernels(case, phase)),
-            f"of {units.number(count)} kernels, one by one",
-        )
+        launch_s = sum(cost.launch_s or 0.0 for cost in _kernels(case, phase))
+        why = f"of {units.number(count)} kernels, one by one"
         stall_s = max(0.0, runtime.dispatch_s * count - sum(cost.latency_s for cost in costs))
     sequences = -(-question.batch // (question.deployment.dp * question.deployment.pp)) if phase == "decode" else 0
     host_s = float(known.host_step_s(runtime, sequences=sequences, tp=question.deployment.tp))
@@ -178,7 +185,10 @@ def _beside(case: Case, phase: PhaseName) -> list[TimePart]:
 
 
 def _fused(case: Case, phase: PhaseName) -> Sequence[OpCost]:
-    """The kernels as if all chains were fused."""
+    """The kernels that the pass would have if every chain that any runtime can fuse were fused.
+
+    Communication is left out.
+    """
     runtime = case.question.served_by
     whole: CostEstimate | ChipwiseError = case.estimate
     if runtime.fused != EVERY:
@@ -190,13 +200,16 @@ def _fused(case: Case, phase: PhaseName) -> Sequence[OpCost]:
 
 
 def _scales(case: Case) -> Scales:
-    """Ratio of each kernel class's time in serving to its time measured alone; None if the host launches kernels."""
+    """Maps each class of kernels to its time in serving divided by its time when measured alone.
+
+    None in runtimes that launch kernels from the host, without captured graphs.
+    """
     runtime = case.question.served_by
     return constants().scales(runtime) if runtime.graphs else None
 
 
 def _busy_s(cost: OpCost, scales: Scales) -> float:
-    """Seconds of the kernels without their launches."""
+    """Seconds of a kernel without its launch."""
     busy_s = cost.latency_s + cost.saved_s - (cost.launch_s or 0.0)
     if scales is not None:
         busy_s = max(scales.get(class_of(cost.kind), 1.0) * busy_s, cost.compute_s or 0.0, cost.memory_s or 0.0)
@@ -204,7 +217,10 @@ def _busy_s(cost: OpCost, scales: Scales) -> float:
 
 
 def _limit_s(cost: OpCost, scales: Scales) -> float:
-    """Seconds at the chip's rates, at most the predicted time (caches serve some kernels faster than memory could)."""
+    """Seconds of a kernel at the chip's published rates.
+
+    The result is at most the predicted time, because caches serve some kernels faster than memory could.
+    """
     return min(max(cost.compute_s or 0.0, cost.memory_s or 0.0), _busy_s(cost, scales))
 
 
@@ -227,20 +243,27 @@ _SPENT = {
 }
 
 
-def bound_of(costs: tuple[OpCost, ...]) -> tuple[Bound, float]:
-    """The bound that applies to most of a pass's kernel time, and its share."""
+def seconds_by_bound(costs: Sequence[OpCost]) -> dict[Bound, float]:
+    """Total seconds of kernels, by the bound that limits them."""
     spent: dict[Bound, float] = {}
     for cost in costs:
         spent[cost.bound] = spent.get(cost.bound, 0.0) + cost.latency_s
+    return spent
+
+
+def bound_of(costs: Sequence[OpCost]) -> tuple[Bound, float]:
+    """The bound that limits the largest share of a pass's kernel time, and this share."""
+    spent = seconds_by_bound(costs)
     bound = max(spent, key=lambda name: spent[name])
     return bound, spent[bound] / sum(spent.values())
 
 
 def verdict(case: Case, phase: PhaseName, parts: tuple[TimePart, ...]) -> str:
-    """A sentence on the bound of a phase, the main use of its time, and how close to the limit it is.
+    """A sentence on what bounds a phase, on what takes most of its time, and on how close it is to the chip's limits.
 
     For example: ``decode is memory-bound: streaming weights takes 93 % of its kernels' time; it reaches 61 % of the
-    data sheet's limits``. All shares except the first are taken from the waterfall's parts, so that they agree with it.
+    data sheet's limits``. All shares except those of kernel time are computed from ``parts``, the parts of the
+    waterfall.
     """
     costs = case.operators(phase)
     bound, share = bound_of(costs)
@@ -265,7 +288,7 @@ def verdict(case: Case, phase: PhaseName, parts: tuple[TimePart, ...]) -> str:
 
 
 def _reached_text(case: Case, parts: Sequence[TimePart]) -> str:
-    """Text on the reached share of the limit; empty on this machine, where the limit itself was measured."""
+    """Text on the share of the data sheet's limits that a phase reaches; for this machine, a note on measured rates."""
     if case.sheet is None:
         return ", at the rates that calibration measured on this machine"
     return f"; it reaches {units.show(reached(parts), 'share', digits=2)} of the data sheet's limits"

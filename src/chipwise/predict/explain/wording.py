@@ -40,14 +40,14 @@ def gain_text(gain: Gain) -> str:
 
 
 def factor_text(gain: Gain) -> str:
-    """Text such as ``1.5x faster (1.2 to 1.8)``; memory is counted and has no interval."""
+    """Text such as ``1.5x faster (1.2 to 1.8)``. Memory is counted exactly, so its text has no interval."""
     ratio, better = gain.ratio, _BETTER.get(gain.metric, "faster")
     within = "" if ratio.low == ratio.high else f" ({units.interval(ratio.value, ratio.low, ratio.high, 'count')})"
     return f"{units.number(ratio.value)}x {better}{within}"
 
 
 def side_effects(advice: Advice) -> str:
-    """Text of the other changes, such as ``TTFT -46 %, price +240 %``; empty if there are none."""
+    """Text on how metrics other than the headline change, such as ``TTFT -46 %, price +240 %``; may be empty."""
     changes = [(gain.metric, gain.after / gain.before - 1) for gain in advice.gains if gain != advice.headline]
     return ", ".join(
         f"{metric_name(metric)} {units.signed_percent(change)}"

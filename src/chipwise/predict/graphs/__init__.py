@@ -1,5 +1,6 @@
-"""Cost of any graph of a user: seconds of each operator by a law of its class, what bounds it, what a change gains.
+"""Predicts the time of a user's own graph, what limits each of its operators, and how much each change would gain.
 
-``law`` prices operators: amounts of work by class times fitted constants, relative to a chip's peak and bandwidth.
-``chips`` says what the law needs of a data sheet. ``estimate`` and ``explanation`` hold the answers.
+``law`` predicts operators: it multiplies each operator's amounts of work by fitted constants and scales the result with
+the chip's peak and bandwidth. ``chips`` reads the speeds that the law needs from a data sheet. ``pricing`` estimates a
+graph, and ``explanation`` explains the estimate.
 """

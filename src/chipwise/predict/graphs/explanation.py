@@ -1,4 +1,4 @@
-"""Why a graph takes its time: operators, classes and modules by time, what bounds them, what a change would gain."""
+"""Explains which operators, classes of operators and modules take a graph's time, and how much changes would gain."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ LAYOUT = "layout"  # class of copies between layouts, which the runtime adds
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class GraphExplanation(Result):
-    """The time of a pass by operator, module and class, and the largest gains."""
+    """The time of each operator, module and class of operators in a pass, and the changes with the largest gains."""
 
     estimate: RunEstimate
-    measured: bool  # whether operators were measured; else the law's seconds
+    measured: bool  # whether the operators' seconds were measured; else they come from the law
     operators: tuple[OpTime, ...]  # slowest first
-    modules: dict[str, float]  # share of the time by module, largest first; empty if names do not tell
+    modules: dict[str, float]  # share of the time by module, largest first; empty if names do not show modules
     gains: tuple[Change, ...]
     flops: int
     weight_bytes: int
     uncounted: tuple[str, ...]  # operators that have no FLOPs and bytes
 
     def headline(self) -> str:
-        """The estimate, and the class with most of the time."""
+        """The estimate's headline, and the class of operators that takes most of the time."""
         most, share = next(iter(self.estimate.shares.items()))
         return f"{self.estimate.headline()}; {units.show(share, 'share')} of it is {most}"
 
@@ -54,7 +54,7 @@ def explained(
         graph: The graph.
         chip: The chip of the estimate.
         estimate: The time of a pass.
-        measured: Operators with measured seconds; None for the law's.
+        measured: Operators with measured seconds; None to use the law's seconds.
     """
     operators = operators_on(graph, chip) if measured is None else measured
     slowest = sorted(operators, key=lambda each: -(each.seconds or 0.0))
@@ -71,7 +71,11 @@ def explained(
 
 
 def modules_of(operators: Sequence[OpTime]) -> dict[str, float]:
-    """Share of the time by module, at the first depth of names that tells modules apart."""
+    """Maps each module to its share of the time.
+
+    Module names are cut to a depth at which there are several modules, but not too many. The result is empty if there
+    are fewer than two modules.
+    """
     whole = sum(each.seconds or 0.0 for each in operators)
     found: dict[str, float] = {}
     for depth in range(1, DEEPEST + 1):
@@ -92,7 +96,10 @@ def modules_of(operators: Sequence[OpTime]) -> dict[str, float]:
 
 
 def _gains(graph: Graph, chip: Chip | Npu, operators: Sequence[OpTime]) -> Iterator[Change]:
-    """What each change alone would gain: less time of one class, or another number format."""
+    """Predicts what each change would gain on its own.
+
+    A change brings one class of operators to the chip's limit, removes copies between layouts, or uses 8-bit integers.
+    """
     whole = sum(each.seconds or 0.0 for each in operators)
     spare: dict[str, float] = defaultdict(float)
     number: Counter[str] = Counter()
@@ -108,17 +115,17 @@ def _gains(graph: Graph, chip: Chip | Npu, operators: Sequence[OpTime]) -> Itera
             continue
         if kind == LAYOUT:
             copies = counted(number[kind], "copy", "copies")
-            why = f"{copies} that the runtime adds; channels in multiples of 16 avoid some"
+            why = f"{copies} that the runtime adds; some are not needed if channels are multiples of 16"
             yield Change(what="no copies between layouts", times=times, why=why)
         else:
             many = counted(number[kind], "operator")
-            why = f"{many}; what they lose to the chip's peak and bandwidth, so an upper limit"
+            why = f"{many}; this is an upper limit, which assumes that they reach the chip's peak or bandwidth"
             yield Change(what=f"{kind} at the chip's limit", times=times, why=why)
     yield from _narrower(graph, chip, operators, whole)
 
 
 def _narrower(graph: Graph, chip: Chip | Npu, operators: Sequence[OpTime], whole: float) -> Iterator[Change]:
-    """8-bit products, priced by the law."""
+    """The gain of 8-bit matrix products and convolutions, predicted by the law."""
     if isinstance(chip, Npu):
         times = NpuPrices(chip).graph_s(graph) / NpuPrices(replace(chip, precision="w8a8")).graph_s(graph)
         if chip.precision == "float" and times >= LEAST:
@@ -135,5 +142,5 @@ def _narrower(graph: Graph, chip: Chip | Npu, operators: Sequence[OpTime], whole
     predicted = sum(each.seconds or 0.0 for each in operators_on(graph, chip))
     times = predicted / (predicted - saved) if saved < predicted else 0.0
     if times >= LEAST:
-        why = "predicted by the law; chipwise quantize measures it, and the loss"
+        why = "predicted by the law; chipwise quantize measures the time and the loss"
         yield Change(what="8-bit convolutions and matrix products", times=times, why=why)

@@ -1,8 +1,9 @@
-"""Plain vision transformers among graphs: PyTorch's time for them has a narrower law than their operators have.
+"""Recognises graphs of plain vision transformers, which have a better formula: one fitted to whole PyTorch passes.
 
-A plain vision transformer is recognised by its products alone: one convolution (or product) that cuts square images
-into patches, then equal layers of queries, keys and values, attention over all positions, an output and a
-feed-forward, then at most one product for the classes. Names and the order of elementwise operators do not matter.
+A graph is recognised by its matrix products alone; names and elementwise operators do not matter. The first matrix
+product (or convolution) cuts square images into patches. Equal layers follow, each with projections to queries, keys
+and values, attention over all positions, an output projection and a feed-forward. At the end, one matrix product may
+give the classes.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from chipwise.predict.whole_runs import vision
 from chipwise.predict.whole_runs.vision import VisionTransformer
 
 MOST_PREFIX = 16  # tokens before the patches: a class token, registers
-Size = tuple[int, int]  # depth and columns of a product with weights
+Size = tuple[int, int]  # depth and columns of a matrix product with weights
 
 
 def pass_s(graph: Graph, sheet: DeviceProfile, runtime: str, weights: str) -> Predicted | None:
-    """Seconds of a pass in PyTorch with the 90 % interval; None for another runtime, format or model."""
+    """Seconds of a pass with the 90 % interval, predicted by the formula that was fitted to whole passes in PyTorch.
+
+    None if the formula does not cover the runtime, the number format or the graph.
+    """
     try:
         named = RUNTIMES.get(runtime_named(runtime).name)
     except UnknownName:
@@ -36,12 +40,12 @@ def pass_s(graph: Graph, sheet: DeviceProfile, runtime: str, weights: str) -> Pr
     setup = vision.Setup(device=sheet, runtime=named, dtype=DTYPES[weights])
     try:
         return vision.step_s(model, setup, batch=batch)
-    except Unsupported:  # the sheet lists no rate for such products
+    except Unsupported:  # the sheet lists no rate for such matrix products
         return None
 
 
 def plain_transformer(graph: Graph) -> tuple[VisionTransformer, int] | None:
-    """The plain vision transformer that a graph computes, and the number of images; None if it is none."""
+    """The plain vision transformer that a graph computes, and its number of images; None for any other graph."""
     shape = next((each.shape for each in graph.inputs), ())
     sizes = [size for size in shape if isinstance(size, int)]
     if len(graph.inputs) != 1 or len(sizes) != 4 or min(sizes) < 1 or sizes[2] != sizes[3] or graph.uncounted:
@@ -83,10 +87,15 @@ def plain_transformer(graph: Graph) -> tuple[VisionTransformer, int] | None:
 
 
 def _split(products: Sequence[GraphOp]) -> tuple[tuple[int, ...], list[list[Size]]] | None:
-    """The sizes of the attention that all layers have, and those of the products between."""
+    """Splits the matrix products of the layers into attention and products with weights.
+
+    Returns the sizes of the matrix product that gives one layer's attention scores, and lists of the sizes of the
+    products with weights: before the first attention, between one attention and the next, and after the last. None if
+    layers differ in the sizes of their attention, or if another kind of product occurs.
+    """
     scores: list[tuple[int, ...]] = []
     between: list[list[Size]] = [[]]
-    opened: tuple[int, ...] = ()  # scores whose values are still to come; the values' projection may lie between
+    opened: tuple[int, ...] = ()  # scores not yet multiplied by values, whose projection may come in between
     for op in products:
         many, rows, columns, depth = op.gemm
         if op.kind in ("matmul", "pointwise conv"):
@@ -108,7 +117,7 @@ def _split(products: Sequence[GraphOp]) -> tuple[tuple[int, ...], list[list[Size
 
 
 def _layer(between: Sequence[Sequence[Size]], *, width: int) -> tuple[int, bool, int] | None:
-    """Hidden width of the feed-forwards, whether they have gates, and the classes, if all layers are equal."""
+    """Hidden width of the feed-forwards, whether they are gated, and the number of classes; None if layers differ."""
     before, after = list(between[0]), list(between[-1])
     if before not in ([(width, 3 * width)], [(width, width)] * 3):
         return None
@@ -124,7 +133,7 @@ def _layer(between: Sequence[Sequence[Size]], *, width: int) -> tuple[int, bool,
 
 
 def _feed_forward(own: Sequence[Size], width: int) -> tuple[int, bool] | None:
-    """Hidden width and whether it has a gate, of an output projection with the feed-forward after it."""
+    """Hidden width of a feed-forward, and whether it is gated, from the matrix products after a layer's attention."""
     first, *inner, (hidden, last) = own
     gated = inner in ([(width, hidden)] * 2, [(width, 2 * hidden)])
     if first != (width, width) or last != width or not (gated or inner == [(width, hidden)]):

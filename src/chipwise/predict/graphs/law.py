@@ -1,11 +1,12 @@
-"""Seconds of an operator by its class: a constant for the call, FLOPs over a rate, bytes over a bandwidth.
+"""A law for the seconds of an operator: a sum of its calls, FLOPs and bytes, with fitted constants for its class.
 
     t = Σ over amounts of work (amount · constant · scale of the chip)
 
-The constants were fitted to whole models and their profiled operators on one core (``benchmarks/graph_law.py``). On
-another chip an amount in FLOPs scales with its peak, one in bytes with its bandwidth, one in calls with the cost of a
-call, each relative to the core of the fit. So a class keeps its share of the peak, and its share of the bandwidth. A
-view, such as ``Flatten``, starts nothing on the chip and costs the same everywhere.
+The constants were fitted to whole models and their profiled operators on one CPU core (``benchmarks/graph_law.py``).
+For another chip, the time for FLOPs is divided by (the chip's peak / the core's peak), and the time for bytes by (the
+chip's bandwidth / the core's bandwidth). The time for calls is multiplied by (the chip's time for a call / the core's
+time for a call). So the law assumes that a class of operators reaches the same share of the peak and of the bandwidth
+on every chip. A view, such as ``Flatten``, starts no kernel and takes the same time on every chip.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from chipwise.model.graphs.graph import GraphOp
 
 DATA = Path(__file__).parents[1] / "data" / "graph_law.json"
 LANES = 16  # values of a vector of 512 bits; narrower outputs leave lanes idle
-FEW_ROWS = 2  # matrix products with so few rows stream their weights
+FEW_ROWS = 2  # matrix products with at most this many rows stream their weights
 FUNCTIONS = {
     "Erf": "erf", "Gelu": "erf", "BiasGelu": "erf", "Tanh": "tanh", "FastGelu": "tanh", "Sigmoid": "sigmoid",
     "QuickGelu": "quick gelu",
@@ -33,67 +34,71 @@ QUICK = ("Add", "Mul", "Relu", "Clip", "Sub", "Max", "Min", "HardSigmoid")
 MEANS = ("GlobalAveragePool", "ReduceMean")
 MOVES = {"Transpose": "transpose", "Slice": "slice", "Concat": "move", "Split": "move", "Pad": "move", "Cast": "move"}
 FAR_BYTES = 2**23  # matrices above this come from memory at every pass
-ALIGNED = 4  # channels that blocked layouts need a multiple of
+ALIGNED = 4  # blocked layouts need a multiple of this many channels
 BLOCKED_AXES = 4  # batch, channels and two of space; other ranks have no blocked layout
 QUANTISED = ("conv", "pointwise conv", "grouped conv", "depthwise conv", "matmul", "batched matmul", "recurrent")
 CALLS, FLOPS, BYTES = "calls", "flops", "bytes"
-"""Units of amounts, which are the last words of their names."""
-VIEW = f"view {CALLS}"  # starts no kernel: the runtime's own time
+"""Units in which amounts of work are counted; the last word of an amount's name is its unit."""
+VIEW = f"view {CALLS}"  # a view starts no kernel; its cost is the runtime's own time
 Amounts = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
-    """What the law needs of a chip."""
+    """The speeds of a chip that the law needs."""
 
     flops_per_s: Mapping[str, float]  # dense peak by number format; at least "fp32"
     bytes_per_s: float
     call_s: float  # seconds to start an operator
 
     def peak(self, dtype: str) -> float:
-        """The peak for a graph's format; formats without a rate are computed like fp32."""
+        """The peak rate in the format ``dtype``, or in fp32 if that format has no rate."""
         return self.flops_per_s.get(dtype, self.flops_per_s["fp32"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphLaw:
-    """The fitted constants: seconds for each unit of an amount on the core of the fit, and how well they hold."""
+    """The fitted constants, and the prediction errors.
+
+    A constant is the number of seconds that one FLOP, byte or call of its kind takes on the CPU core on which the law
+    was fitted.
+    """
 
     seconds: Mapping[str, float]
     reference: Speeds
-    halfwidth: float  # of the 90 % interval as a logarithm, for a machine whose speeds were measured
-    taught_halfwidth: float  # for a chip with a data sheet and five measured files
-    unfitted_halfwidth: float  # for a chip that is known by its data sheet alone
-    classes: Mapping[str, float]  # median error of classes of operators, families left out
+    halfwidth: float  # half of the 90 % interval as a logarithm, for a machine whose speeds were measured
+    taught_halfwidth: float  # half-width for a chip with a data sheet and five measured files
+    unfitted_halfwidth: float  # half-width for a chip that is only known from its data sheet
+    classes: Mapping[str, float]  # median error by class of operators, for model families left out of the fit
     source: str
 
     def seconds_of(self, op: GraphOp, speeds: Speeds) -> float | None:
-        """Seconds of all runs of an operator in one pass; None if the operator cannot be counted."""
+        """Seconds of all runs of an operator in one pass; None if its FLOPs and bytes are unknown."""
         if op.flops is None:
             return None
         return sum(self._scaled(name, amount, op.dtype, speeds) for name, amount in amounts_of(op).items())
 
     def parts(self, works: Mapping[str, float], speeds: Speeds) -> dict[str, float]:
-        """Seconds of each amount of :func:`works_of`."""
+        """Seconds that each amount of work in ``works`` takes; ``works`` is a result of :func:`works_of`."""
         split = {key: key.partition("|") for key in works}
         return {key: self._scaled(split[key][2], amount, split[key][0], speeds) for key, amount in works.items()}
 
     def pass_s(self, speeds: Speeds) -> float:
-        """Seconds of a pass without operators: the runtime's call."""
+        """Seconds of a pass without any operators: the overhead of one call of the runtime."""
         return self._scaled(f"pass {CALLS}", 1.0, "fp32", speeds)
 
     def node_s(self, speeds: Speeds) -> float:
-        """Seconds to run an operator without work."""
+        """Seconds to run an operator that has no work: the overhead of one operator."""
         return self._scaled(f"node {CALLS}", 1.0, "fp32", speeds)
 
     def call_s(self, node_s: float) -> float:
-        """The cost of a call with which :meth:`node_s` is ``node_s``."""
+        """The value of ``Speeds.call_s`` that makes the overhead of one operator ``node_s`` seconds long."""
         return self.reference.call_s * node_s / self.seconds[f"node {CALLS}"]
 
     def _scaled(self, name: str, amount: float, dtype: str, speeds: Speeds) -> float:
         unit = name.rpartition(" ")[2]
         if unit == FLOPS:
-            # the peak of fp32 if the fit saw no products in this format
+            # the peak of fp32 if the fit saw no matrix products in this format
             own = dtype if dtype in self.reference.flops_per_s and QUANTISED_NAME in name else "fp32"
             scale = self.reference.peak(own) / speeds.peak(dtype)
         elif unit == BYTES:
@@ -115,11 +120,11 @@ def law() -> GraphLaw:
 
 
 def works_of(ops: Iterable[GraphOp], shrink: float = 1.0) -> dict[str, float]:
-    """Amounts of work of a whole pass by number format and name, such as ``fp32|conv flops``.
+    """Maps each kind of work, as ``FORMAT|NAME`` such as ``fp32|conv flops``, to its amount in a whole pass.
 
     Args:
-        ops: Its operators.
-        shrink: Bytes of a tensor on the chip over those in the file.
+        ops: The operators of the pass.
+        shrink: Size of a tensor on the chip, divided by its size in the file.
     """
     found = {f"fp32|pass {CALLS}": 1.0}
     for op in ops:
@@ -130,17 +135,17 @@ def works_of(ops: Iterable[GraphOp], shrink: float = 1.0) -> dict[str, float]:
 
 
 def amounts_of(op: GraphOp) -> Counter[str]:
-    """Amounts of work of all runs of an operator, by name; the last word of a name is its unit.
+    """Maps the name of each kind of work to its amount in all runs of an operator; the unit is the name's last word.
 
     Raises:
-        TypeError: The operator cannot be counted.
+        TypeError: The operator's FLOPs and bytes are unknown.
     """
     found: Counter[str] = Counter()
     if op.kind == "view":
         found[VIEW] = op.runs
         return found
     found[f"node {CALLS}"] = 1
-    if op.kind in QUANTISED and _quantised(op.dtype):
+    if op.kind in QUANTISED and op.dtype in ("int8", "uint8", "int4", "int2"):
         found.update(_of_integers(op))
     elif op.kind in ("conv", "pointwise conv", "grouped conv", "depthwise conv", "transposed conv"):
         found.update(_of_convolution(op))
@@ -149,10 +154,6 @@ def amounts_of(op: GraphOp) -> Counter[str]:
     else:
         found.update(_of_values(op))
     return Counter({name: amount * op.runs for name, amount in found.items()})
-
-
-def _quantised(dtype: str) -> bool:
-    return dtype in ("int8", "uint8", "int4", "int2")
 
 
 def _of_integers(op: GraphOp) -> Amounts:
@@ -174,7 +175,7 @@ def _of_convolution(op: GraphOp) -> Amounts:
     if op.kind in ("depthwise conv", "transposed conv"):
         name = op.kind if len(shape) == BLOCKED_AXES and channels % ALIGNED == 0 else f"unfolded {op.kind}"
         return {f"{name} {FLOPS}": flops, f"{name} {BYTES}": moved}
-    if len(shape) != BLOCKED_AXES or not aligned:  # a product for each group, with positions as its columns
+    if len(shape) != BLOCKED_AXES or not aligned:  # a matrix product for each group, with positions as its columns
         lanes = flops * _rounded(space) / space
         unfolded = 0 if depth == channels // groups else 4 * rows * depth * groups
         found |= {f"unfolded conv {FLOPS}": lanes, f"unfolded conv {BYTES}": unfolded}
@@ -208,7 +209,7 @@ def _of_product(op: GraphOp) -> Amounts:
 
 
 def _of_values(op: GraphOp) -> Amounts:
-    """Operators that are no products: functions count values, the rest bytes."""
+    """Amounts of work (values, FLOPs or bytes) of an operator that is neither a matrix product nor a convolution."""
     flops, values = float(op.flops or 0), float(math.prod(op.outputs[0])) if op.outputs else 0.0
     if op.kind in ("norm", "softmax"):
         skip = "skip " if op.op_type.startswith("Skip") else ""

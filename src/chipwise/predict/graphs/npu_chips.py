@@ -1,4 +1,4 @@
-"""Chips with a Hexagon NPU: which chip is in a device, the generation of its NPU, and its product class."""
+"""Chips with a Hexagon NPU: the devices in which each chip is sold, its NPU generation, and its product class."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ CHIPS: Mapping[str, Chip] = {
 
 
 def chip_named(device: str) -> Chip:
-    """The chip of a device in AI Hub's list or of a data sheet; an unknown name gives a new chip."""
+    """The chip of a device. ``device`` is a name from AI Hub's list or the name of a data sheet.
+
+    An unknown name gives a chip of unknown generation and class.
+    """
     low = device.lower()
     found = [known for known in CHIPS if known in low]
     if found:

@@ -1,11 +1,12 @@
-"""Seconds of an operator on an NPU of Qualcomm's, by its class: amounts of work times fitted rates.
+"""A law for the seconds of an operator on a Qualcomm NPU: the operator's amounts of work times fitted rates.
 
     t = Σ over amounts of work (amount · nominal seconds · e^(Σ terms))
 
-A rate has a term of its own, and deviations by number format (shared by all rates in a unit, then its own), runtime,
-generation of the NPU, product class and chip, all shrunk towards zero: what few published runs speak of stays near what
-is shared. NPUs compute products in blocks of 32 channels, so sizes are rounded up to them; tensors that do not fit in
-the NPU's own memory also move to DRAM.
+Each rate has its own term, and further terms for its deviations by number format, runtime, NPU generation, product
+class and chip. A number format has one deviation for each rate, and one for each unit, which all rates in that unit
+share. All terms are shrunk towards zero, so a few published runs change a rate only slightly. NPUs compute matrix
+products and convolutions in blocks of 32 channels, so sizes are rounded up to whole blocks. Tensors that do not fit in
+the NPU's own memory also move to and from DRAM.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from chipwise.predict.graphs.npu_chips import Chip
 DATA = Path(__file__).parents[1] / "data" / "npu_law.json"
 BLOCK = 32  # channels of a block of the matrix unit
 TILE = (8, 4)  # rows and columns of an image in a block
-UNTIMED = ("view", "format")  # formats of numbers are part of the compiled operators
-FUSED = ("Relu", "Clip")  # computed by the operator before them
-FAR_BYTES = 2**22  # an operator that moves more does not find room in the NPU's own memory
+UNTIMED = ("view", "format")  # conversions between number formats are part of the compiled operators
+FUSED = ("Relu", "Clip")  # computed together with the operator before them
+FAR_BYTES = 2**22  # the tensors of an operator that moves more do not fit in the NPU's own memory
 IMAGE_AXES = 4  # batch, channels and two of space
-FEW_CHANNELS = 16  # of an image: most of a block is empty
+FEW_CHANNELS = 16  # inputs with fewer channels, such as images, leave most of a block empty
 WIDTHS: Mapping[str, tuple[float, float]] = {"float": (2, 2), "w8a16": (2, 1), "w8a8": (1, 1), "w4a16": (2, 0.5)}
-"""Bytes of an activation and of a weight, by number format."""
+"""Bytes per activation and bytes per weight, by number format."""
 STORED = {"fp64": 8.0, "fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1.0, "uint8": 1.0, "int4": 0.5}
 PASS, NODE = "pass calls", "node calls"
 NOMINAL_S: Mapping[str, float] = {
@@ -44,17 +45,18 @@ NOMINAL_S: Mapping[str, float] = {
     "move bytes": 1e-11, "concat bytes": 5e-12, "transpose bytes": 2e-11, "pool bytes": 1e-11,
     "function values": 5e-11, "resize values": 5e-11,
 }  # fmt: skip
-"""Seconds for each unit of an amount on a typical chip, from which fits start."""
+"""Seconds per FLOP, byte, value or call on a typical chip, by amount of work. A fit starts from these values."""
 CONVS = ("conv", "pointwise conv", "grouped conv", "depthwise conv", "transposed conv")
 SPILLED = ("elementwise", "move", "norm", "softmax", "pool", "resize", "transcendental")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NpuLaw:
-    """The fitted terms, and half-widths of 90 % intervals as logarithms by ``SITUATION|FORMAT``.
+    """The fitted terms, and half-widths of 90 % intervals as logarithms, with keys ``SITUATION|FORMAT``.
 
-    Situations are ``family`` (the chip was fitted, the model's family was not), ``chip`` (neither was fitted) and
-    ``taught`` (neither was, but the chip was taught by five other models in the format).
+    There are three situations. ``family``: the fit has runs on the chip, but none of a model of the same family.
+    ``chip``: the fit has no runs on the chip, and none of a model of the same family. ``taught``: as ``chip``, but five
+    other models in the same format were measured on the chip to correct the law.
     """
 
     terms: Mapping[str, float]
@@ -71,7 +73,7 @@ def law() -> NpuLaw:
 
 
 def rates(terms: Mapping[str, float], chip: Chip, runtime: str, precision: str) -> dict[str, float]:
-    """Seconds for each unit of an amount.
+    """Maps the name of each kind of work to its rate: seconds per FLOP, byte, value or call.
 
     Args:
         terms: Fitted terms by name.
@@ -86,7 +88,7 @@ def rates(terms: Mapping[str, float], chip: Chip, runtime: str, precision: str) 
 
 
 def terms_of(name: str, chip: Chip, runtime: str, precision: str) -> tuple[str, ...]:
-    """Names of the terms of an amount's rate: its own, and the deviations that apply."""
+    """Names of the terms of the rate ``name``: its own term, and the deviations for the format, runtime and chip."""
     unit = name.rpartition(" ")[2]
     unit = "flops" if unit == "values" else unit
     found = [name, f"{name}|{precision}", f"format|{precision}|{unit}"]
@@ -98,7 +100,7 @@ def terms_of(name: str, chip: Chip, runtime: str, precision: str) -> tuple[str, 
 
 
 def sums_of(ops: Iterable[GraphOp], precision: str) -> dict[str, float]:
-    """Amounts of work of a whole pass, by name."""
+    """Maps the name of each kind of work to its amount, summed over the operators of a pass."""
     found = {PASS: 1.0}
     for op in ops:
         for name, amount in amounts_of(op, precision).items():
@@ -107,7 +109,7 @@ def sums_of(ops: Iterable[GraphOp], precision: str) -> dict[str, float]:
 
 
 def amounts_of(op: GraphOp, precision: str) -> dict[str, float]:
-    """Amounts of work of all runs of an operator in one pass, by name; the last word of a name is its unit."""
+    """Maps each kind of work to its amount in all runs of an operator in a pass; the unit is the name's last word."""
     found: dict[str, float] = {}
     if op.flops is None or op.kind in UNTIMED or op.op_type in FUSED:
         return found
@@ -144,7 +146,7 @@ def amounts_of(op: GraphOp, precision: str) -> dict[str, float]:
 
 
 def _of_product(op: GraphOp) -> Mapping[str, float]:
-    """FLOPs of a convolution or a product with weights, with sizes rounded up to whole blocks."""
+    """FLOPs of a convolution or a matrix product with weights, with sizes rounded up to whole blocks."""
     _, rows, columns, depth = op.gemm
     flops = (op.flops or 0) * _blocks(columns)
     if op.outputs and len(op.outputs[0]) == IMAGE_AXES:
@@ -152,7 +154,7 @@ def _of_product(op: GraphOp) -> Mapping[str, float]:
     if op.kind == "matmul":
         return {"matmul flops": flops * _blocks(rows) if rows > 2 else float(op.flops or 0)}
     if op.inputs and len(op.inputs[0]) > IMAGE_AXES:
-        patches = rows * depth == math.prod(op.inputs[0])  # without overlap: each value is read by one product
+        patches = rows * depth == math.prod(op.inputs[0])  # without overlap: each value is read once
         return {"matmul flops" if patches else "volume conv flops": flops}
     channels = op.inputs[0][1] if op.inputs and len(op.inputs[0]) > 1 else 1
     if op.kind in ("depthwise conv", "transposed conv"):
@@ -165,5 +167,5 @@ def _of_product(op: GraphOp) -> Mapping[str, float]:
 
 
 def _blocks(size: int, block: int = BLOCK) -> float:
-    """Size in whole blocks over the size."""
+    """``size``, rounded up to a multiple of ``block`` and divided by ``size``."""
     return -(-size // block) * block / max(1, size)

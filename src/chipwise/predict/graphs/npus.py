@@ -1,4 +1,4 @@
-"""ONNX files on Qualcomm's NPUs: which chip, runtime and number format, and what of it was fitted."""
+"""Predicts ONNX files on Qualcomm's NPUs, and says whether the chip, the runtime and the format were in the fit."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ RUNTIMES: Mapping[str, str] = {
     **dict.fromkeys(("onnx", "onnxruntime", "ort"), "onnx"),
     **dict.fromkeys(("tflite", "litert"), "tflite"),
 }
-"""Runtimes of the fit, by their common names."""
+"""For each common name of a runtime, the law's name for it."""
 PRECISIONS: Mapping[str, str] = {
     **dict.fromkeys(("float", "fp16", "fp32", "bf16", "fp64"), "float"),
     **dict.fromkeys(("w8a8", "int8", "uint8"), "w8a8"),
     **dict.fromkeys(("w4a16", "int4"), "w4a16"),
     "w8a16": "w8a16",
 }
-"""Number formats of ``npu_law.WIDTHS``, by their common names."""
+"""For each common name of a number format, the format in ``npu_law.WIDTHS``."""
 BOUNDS = {"flops": Bound.COMPUTE, "values": Bound.COMPUTE, "bytes": Bound.MEMORY, "calls": Bound.LAUNCH}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Npu:
-    """An NPU with a runtime and a number format, as the law sees it."""
+    """An NPU, and the runtime and the number format in which a graph runs. The law needs all three."""
 
     chip: Chip
-    title: str  # of the device, with its part
+    title: str  # title of the device, with its part
     runtime: str
     precision: str
     teaching: Teaching | None = None  # measured files that correct the law's terms of the chip
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """Seconds for each unit of an amount."""
+        """Maps the name of each kind of work to its rate: seconds per FLOP, byte, value or call."""
         terms = npu_law.law().terms
         if self.teaching is not None:
             terms = {**terms, **terms_by_results(self.chip, self.teaching.files, terms)}
@@ -57,7 +57,7 @@ class Npu:
 
     @property
     def results(self) -> int:
-        """Measured files in the number format that the chip was taught by."""
+        """Number of models that were measured on the chip in this number format to correct the law."""
         return 0 if self.teaching is None else models_in(self.precision, self.teaching.files)
 
     @property
@@ -69,7 +69,7 @@ class Npu:
 
     @property
     def note(self) -> str:
-        """What of the question was fitted."""
+        """Text on the runs in the fit, and on whether the chip and the number format are among them."""
         law = npu_law.law()
         few = self.results < RESULTS
         absent = [] if self.fitted or not few else [f"the chip ({self.title})"]
@@ -91,7 +91,7 @@ class NpuPrices:
         self.npu, self._rates = npu, npu.rates
 
     def causes(self, op: GraphOp) -> dict[Bound, float]:
-        """Seconds of all runs of an operator by what bounds them."""
+        """Seconds of all runs of an operator in a pass, split into computing, moving bytes, and calls."""
         found: dict[Bound, float] = {}
         for name, amount in npu_law.amounts_of(op, self.npu.precision).items():
             cause = BOUNDS[name.rpartition(" ")[2]]
@@ -99,20 +99,22 @@ class NpuPrices:
         return found
 
     def pass_s(self) -> float:
-        """Seconds of a pass without operators."""
+        """Seconds of a pass without any operators."""
         return self._rates[npu_law.PASS]
 
     def graph_s(self, graph: Graph) -> float:
-        """Seconds of a pass."""
+        """Seconds of one pass of ``graph``."""
         return self.pass_s() + sum(sum(self.causes(op).values()) for op in graph.ops)
 
 
 def npu_of(device: str | DeviceProfile, graph: Graph, *, runtime: str | None, weights: str | None) -> Npu | None:
-    """The NPU that runs ``graph`` on a device; None if it has no NPU of Qualcomm's, another part is named, or no part
-    is and the files that taught the chip ran on another one.
+    """The NPU that runs ``graph`` on a device.
+
+    None if the device has no Qualcomm NPU, or if ``device`` names a part of the chip that is not the NPU. If ``device``
+    names no part, the result is also None for a chip on which ``chipwise teach`` measured files on other parts only.
 
     Args:
-        device: A data sheet, a name, or a device in AI Hub's list.
+        device: A data sheet, a data sheet's name, or the name of a device in AI Hub's list.
         graph: The graph.
         runtime: One of ``RUNTIMES``. Default: QNN.
         weights: One of ``PRECISIONS``. Default: the graph's own format.
@@ -135,7 +137,7 @@ def npu_of(device: str | DeviceProfile, graph: Graph, *, runtime: str | None, we
     files = () if sheet is None or sheet.taught is None else sheet.taught.files
     results = tuple(each for each in files if each.part == NPU)
     if files and not results and not part:
-        return None  # its files were measured on another part
+        return None  # the files that taught the chip ran on a different part
     stack = RUNTIMES.get((runtime or "qnn").strip().lower())
     if stack is None:
         raise UnknownName("runtime of NPUs", runtime or "", RUNTIMES)

@@ -1,4 +1,4 @@
-"""Prices a graph: the seconds of each operator and of the pass, and what bounds each operator."""
+"""Predicts the seconds of each operator of a graph and of the whole pass, and what bounds each operator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chipwise.predict.graphs.taught import RESULTS, models_in, speeds_by_results
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpTime:
-    """An operator of a graph: seconds of all its runs in one pass, and its least seconds on the chip."""
+    """The time of an operator: seconds of all its runs in one pass, and the least time that the chip's limits allow."""
 
     name: str
     op_type: str
@@ -27,26 +27,26 @@ class OpTime:
     seconds: float | None  # None if the operator is neither counted nor measured
     flops: int | None
     bytes: int | None
-    limit_s: float | None  # at the chip's peak and bandwidth, whichever is slower
+    limit_s: float | None  # seconds at the chip's peak or at its bandwidth, whichever is longer
     bound: Bound | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """A chip as the law sees it."""
+    """The speeds and other facts of a chip that the law needs."""
 
     name: str
     speeds: Speeds
-    fitted: bool  # whether its speeds were measured, so that the fit's interval holds
-    dtype: str  # of the arithmetic
-    shrink: float = 1.0  # bytes of a tensor there over those in the file
+    fitted: bool  # whether the chip's speeds were measured, so that the fit's interval holds
+    dtype: str  # number format of the arithmetic
+    shrink: float = 1.0  # bytes of a tensor on the chip over those in the file
     notes: tuple[str, ...] = ()
     runtime: str = RUNTIME
-    limits: Speeds | None = None  # by its data sheet, if measured files correct ``speeds``
-    results: int = 0  # measured files in the graph's format that correct them
-    taught: str = ""  # by what results, as half a sentence
-    scale: float = 1.0  # of all seconds, where ``whole`` answers for the pass
-    whole: float | None = None  # half of the interval, by PyTorch's law for plain vision transformers
+    limits: Speeds | None = None  # speeds on the data sheet, if measured files correct ``speeds``
+    results: int = 0  # number of measured files in the graph's format that correct ``speeds``
+    taught: str = ""  # which results correct ``speeds``, as half a sentence
+    scale: float = 1.0  # factor on all seconds, so that their sum is the time that the law for whole passes gives
+    whole: float | None = None  # log half-width of the law for whole passes in PyTorch, where that law is used
 
     @property
     def halfwidth(self) -> float:
@@ -58,7 +58,9 @@ class Chip:
 
 
 def by_sheet(sheet: DeviceProfile, graph: Graph, weights: str | None, runtime: str | None = None) -> Chip:
-    """The chip of a data sheet, for a graph in its own format or in ``weights``; a taught one by its measured files.
+    """The chip of a data sheet, for a graph in its own format or in the format ``weights``.
+
+    If files were measured on the chip (``chipwise teach``), they correct its speeds.
 
     Raises:
         Unsupported: The sheet has no rate for the graph.
@@ -89,7 +91,11 @@ def by_sheet(sheet: DeviceProfile, graph: Graph, weights: str | None, runtime: s
 
 
 def _by_whole(chip: Chip, sheet: DeviceProfile, graph: Graph, wanted: str) -> Chip:
-    """``chip`` with the law of whole passes, where that law knows the graph and the runtime more narrowly."""
+    """Scales the times on ``chip`` so that they sum to the prediction of the law for whole passes.
+
+    Returns ``chip`` unchanged if that law does not cover the graph, or if its interval is not narrower than that
+    of ``chip``.
+    """
     pass_s = image_transformers.pass_s(graph, sheet, chip.runtime, wanted)
     if pass_s is None or pass_s.log_halfwidth is None or pass_s.log_halfwidth >= chip.halfwidth:
         return chip
@@ -106,7 +112,7 @@ def operators_on(graph: Graph, chip: Chip | Npu) -> tuple[OpTime, ...]:
 
 
 def timed(op: GraphOp, chip: Chip, seconds: float | None) -> OpTime:
-    """An operator with its ``seconds`` on a chip, and the bound."""
+    """Returns an operator with its ``seconds`` on a chip, and with what limits its speed."""
     limit_s = None
     causes: dict[Bound, float] = {}
     if op.flops is not None and op.kind != "view":
@@ -148,7 +154,7 @@ def _seconds(op: GraphOp, chip: Chip) -> float | None:
 
 
 def estimate_on(graph: Graph, chip: Chip | Npu) -> RunEstimate:
-    """Seconds of one pass of ``graph`` on a chip, with the 90 % interval."""
+    """Estimate of one pass of ``graph`` on a chip, with the 90 % interval of its time."""
     operators = operators_on(graph, chip)
     notes: tuple[str, ...]
     if isinstance(chip, Npu):
@@ -177,7 +183,7 @@ def estimate_on(graph: Graph, chip: Chip | Npu) -> RunEstimate:
 
 
 def setting_of(graph: Graph, dtype: str) -> str:
-    """Sizes of the inputs, fixed values and the number format, in words."""
+    """Text on the shapes of the inputs, the fixed input values, and the number format."""
     sizes = [f"{each.name} {' x '.join(map(str, each.shape)) or 'a number'}" for each in graph.inputs]
     sizes += [f"{name} = {value}" for name, value in graph.values.items()]
     return ", ".join([*sizes, dtype])
@@ -189,9 +195,9 @@ def _law_of(chip: Chip | Npu) -> str:
 
 
 def _fitted(chip: Chip) -> str:
-    """What of the question the law was fitted to, and what not."""
+    """Text on the runs in the fit, and on whether the chip, the runtime and the format are among them."""
     if chip.whole is not None:
-        return "a plain vision transformer; its operators share the pass as the law by class of operator has them"
+        return "a plain vision transformer: one law predicts whole passes, another divides their time among operators"
     told = f"the law was fitted to {law().source}{chip.taught}"
     if chip.results >= RESULTS:
         return told
@@ -204,7 +210,7 @@ def _fitted(chip: Chip) -> str:
 
 
 def _shares(operators: Sequence[OpTime], seconds: float) -> dict[str, float]:
-    """Share of the time by class, largest first."""
+    """Maps each class of operators to its share of the time, largest share first."""
     found: dict[str, float] = {}
     for each in operators:
         found[each.kind] = found.get(each.kind, 0.0) + (each.seconds or 0.0) / seconds

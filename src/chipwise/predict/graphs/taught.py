@@ -1,4 +1,7 @@
-"""A chip by a few measured files of its own: how its rates differ from those of a law, for that chip alone."""
+"""Corrects a law for one chip. A few models measured on the chip show how its rates differ from those of the law.
+
+A chip with such measurements (``chipwise teach``) is called *taught*.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +16,35 @@ from chipwise.predict.graphs import npu_law
 from chipwise.predict.graphs.law import VIEW, GraphLaw, Speeds
 from chipwise.predict.graphs.npu_chips import Chip
 
-NOISE = 0.25  # of a model that the law has not seen, as a logarithm
+NOISE = 0.25  # standard deviation of the law's error for a model that it has not seen, as a logarithm
 DEVIATIONS = {"": 0.5, "flops": 0.25, "bytes": 0.25, "calls": 0.25}
-"""How far a chip is expected to be from its generation or data sheet: as a whole, and in one kind of rate."""
-FORMAT_DEVIATION = 0.25  # in one number format
+"""Expected standard deviations of ln(rate of a chip / rate of its generation or data sheet). The empty name is for the
+deviation that all rates share, and ``flops``, ``bytes`` and ``calls`` for those that rates with this unit share."""
+FORMAT_DEVIATION = 0.25  # how far the rates in one number format are expected to be from the others
 STEPS = 8
 RESULTS = 5
-"""Measured models in one number format that a chip is taught by at least; intervals were checked with this many."""
+"""Number of measured models in one number format from which the narrower intervals for taught chips apply."""
 Parts = Sequence[tuple[float, Collection[str]]]
-"""Seconds of a result's amounts of work by the law with all terms at 0, each with the names of the terms that apply."""
+"""For each amount of work of a measured result: its seconds if all terms were 0, and the names of the terms."""
 
 
 def terms_by_results(chip: Chip, results: Sequence[FileResult], fitted: Mapping[str, float]) -> dict[str, float]:
-    """Terms of an NPU that fit its results best; see :func:`fitted_terms`.
+    """Fits a chip's own NPU terms to measured results; see :func:`fitted_terms`.
 
     Args:
-        chip: The chip. If nobody published runs of it, ``fitted`` has the terms of its generation alone.
-        results: Its results.
+        chip: The chip. If no runs of it were published, ``fitted`` has terms for its generation but not for the chip.
+        results: Models that were measured on the chip.
         fitted: The law's terms.
 
     Raises:
-        SpecError: A result has amounts of work that this version does not know.
+        SpecError: A result contains an amount of work that this version of chipwise does not know.
     """
     unknown = next((name for each in results for name in each.amounts if name not in npu_law.NOMINAL_S), None)
     if unknown is not None:
-        raise SpecError(f"{unknown!r:.60} is no amount of work of this version; teach it again", field="files")
+        raise SpecError(
+            f"{unknown!r:.60} is not a kind of work that this version knows; teach the chip again with: chipwise teach",
+            field="files",
+        )
     own = f"chip|{chip.name}"
     deviations = {own: DEVIATIONS[""]} | {f"{own}|{unit}": sd for unit, sd in DEVIATIONS.items() if unit}
     deviations |= {f"{own}|{each.precision}": FORMAT_DEVIATION for each in results}
@@ -53,12 +60,14 @@ def terms_by_results(chip: Chip, results: Sequence[FileResult], fitted: Mapping[
 def speeds_by_results(
     fitted: GraphLaw, results: Sequence[FileResult], sheet: Mapping[str, Speeds], precision: str
 ) -> Speeds:
-    """Speeds of a chip in ``precision`` with which a law fits its results best; see :func:`fitted_terms`.
+    """Fits the speeds of a chip to measured results, for predictions of files in the format ``precision``.
+
+    See :func:`fitted_terms`.
 
     Args:
         fitted: The law.
-        results: Its results.
-        sheet: Speeds by its data sheet, by the number format of a file; one for each result and ``precision``.
+        results: Models that were measured on the chip.
+        sheet: Maps ``precision`` and the number format of each result to the speeds on the chip's data sheet.
         precision: The number format of the file to predict.
     """
     parts = []
@@ -83,14 +92,16 @@ def speeds_by_results(
 def fitted_terms(
     measured_s: Sequence[float], parts: Sequence[Parts], deviations: Mapping[str, float], start: Mapping[str, float]
 ) -> dict[str, float]:
-    """Terms that fit measured seconds best, shrunk towards ``start``: a ridge regression on logarithms, linearised
-    around each step's terms.
+    """The terms that fit measured seconds best, shrunk towards ``start``.
+
+    This is a ridge regression on the logarithms of times. It is solved iteratively: each step linearises the predicted
+    logarithms around the current terms.
 
     Args:
         measured_s: Seconds of each result.
         parts: The amounts of work of each result.
-        deviations: How far each term is expected to be from its start.
-        start: Terms without results; 0 where a name is missing.
+        deviations: Standard deviation that each term is expected to have around its value in ``start``.
+        start: The terms that would apply without results; a term that is missing is 0.
     """
     names, deviation = list(deviations), np.array(list(deviations.values()))
     begun: Float64Array = np.array([start.get(name, 0.0) for name in names])
@@ -108,11 +119,11 @@ def fitted_terms(
 
 
 def models_in(precision: str, results: Iterable[FileResult]) -> int:
-    """Measured models in a number format."""
+    """Number of different models in ``results`` that were measured in the number format ``precision``."""
     return len({each.model for each in results if each.precision == precision})
 
 
 def taught_by(label: str, results: Sequence[FileResult], precision: str) -> str:
-    """A note on the results of the profile ``label``, as half a sentence."""
+    """End of a sentence: to how many measured results the chip was fitted. The profile of the results is ``label``."""
     own = models_in(precision, results)
     return f", the chip to {len(results)} results of {label}, {own} of them in this format ({precision})"

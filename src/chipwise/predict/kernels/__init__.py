@@ -1,6 +1,6 @@
-"""Times of kernels on devices: one file per kind of operator, with a physical formula and a fitted correction.
+"""Predicts the times of kernels on devices. Each kind of operator has a module with a formula and fitted corrections.
 
-``MODELS`` lists them; an operator that is not listed is priced by its roofline (``analytic``).
+``MODELS`` lists these modules; an operator that is not listed there is predicted by its roofline (``analytic``).
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from chipwise.core.arrays import Float64Array
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import CORES
 from chipwise.model.ops.op import Op
 from chipwise.predict.kernels import cores, local
 from chipwise.predict.kernels.times import KernelTimes
 
-__all__ = ["MODELS", "Float64Array", "KernelTimes", "times_of"]
+__all__ = ["MODELS", "KernelTimes", "times_of"]
 
 MODELS: dict[str, str] = {
     "AttentionOp": "attention",
@@ -32,22 +31,22 @@ MODELS: dict[str, str] = {
     "Matmul": "gemm",
     "NormOp": "stream",
     "PoolOp": "stream",
-    "RouteOp": "routing",
+    "RouteOp": "stream",
     "SampleOp": "stream",
     "ScanOp": "scan",
 }
-"""By name of the operator's class: the module of this package that prices it."""
+"""The module of this package that predicts an operator, by the name of the operator's class."""
 
 
 def times_of(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Seconds of ``op`` (its sizes may be arrays) on ``device``, never below its FLOPs over the dense peak.
+    """Seconds of ``op`` on ``device``, but never less than its FLOPs divided by the dense peak.
 
     Args:
-        op: The operator.
+        op: The operator; its sizes may be arrays.
         device: Any data sheet.
         stack: The stack whose kernels run: ``vllm``, ``sglang``, ``trtllm``, ``cores``, or one of ``local.STACKS``.
-        fold: None for the bundled fit; ``device:NAME`` or ``family:NAME`` for the fit that left that device or family
-            out.
+        fold: None for the bundled fit; ``device:NAME`` or ``family:NAME`` for a fit without the data of that device
+            or family.
 
     Raises:
         Unsupported: The device lacks a rate that the operator needs.

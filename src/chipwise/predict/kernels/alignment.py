@@ -1,10 +1,11 @@
-"""Misaligned rows: how much longer a product's tiles take if rows cannot be loaded 16 bytes at a time.
+"""Misaligned rows: how much longer matrix products take if rows cannot be loaded 16 bytes at a time.
 
-The size of one load is the largest power of two, up to 16 bytes, that divides the row size. Each halving below 16
-doubles the loads of a tile and disables features that kernels rely on: asynchronous copies below 4 bytes, the tensor
-memory accelerator of Hopper and later below 16. The tables that the product model was fitted to have no such rows, so
-this module uses published timings (``data/alignment.yaml``): the tiles' time grows by the same factor for each halving.
-The bytes moved stay the same, so memory-bound products hardly change.
+The size of one load is the largest power of two, up to 16 bytes, that divides the row size. Each halving below 16 bytes
+doubles the number of loads of a tile. It also disables features that kernels rely on: asynchronous copies below 4
+bytes, and the tensor memory accelerator (Hopper and later) below 16 bytes. The model of matrix products was fitted to
+tables without such rows, so this module uses published timings (``data/alignment.yaml``). With each halving, the time
+of the tiles grows by the same factor. The number of bytes moved stays the same, so memory-bound matrix products hardly
+change.
 
 References:
     NVIDIA, Matrix Multiplication Background User's Guide, section 2.2.
@@ -44,14 +45,14 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Seconds with misaligned rows over seconds with aligned ones, on a device."""
+    """A timing on one device: seconds with misaligned rows, divided by seconds with aligned rows."""
 
     device: str
     slower: float
     what: str
     source: str
     row_bytes: int = 2  # the largest power of two that divides a row
-    measured: bool = False  # measured with chipwise: takes precedence for its device
+    measured: bool = False  # whether chipwise measured it, so that it takes precedence for the device
 
     def __post_init__(self) -> None:
         if self.slower <= 0:
@@ -61,13 +62,16 @@ class Timing:
 
     @property
     def for_each_halving(self) -> float:
-        """Logarithm of the factor for each halving of the load."""
+        """Logarithm of the factor by which each halving of the load size slows the tiles down."""
         return log(self.slower) / log2(LOAD_BYTES / self.row_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """Contents of the file: requirements, timings, other statements, and whole training steps for checks."""
+    """Contents of ``data/alignment.yaml``: requirements, timings of matrix products and of training, other statements.
+
+    Timings of training steps are only used to check predictions.
+    """
 
     needs: tuple[Statement, ...]
     products: tuple[Timing, ...]
@@ -83,9 +87,9 @@ def published() -> Published:
 
 @functools.cache
 def for_each_halving(device: str) -> float:
-    """Logarithm of the slowdown of tiles for each halving of the load: the median of the published timings.
+    """Logarithm of the factor by which each halving of the load size slows tiles down on ``device``.
 
-    Timings that chipwise measured on ``device`` replace them.
+    It is the median of the published timings, or of chipwise's own timings on ``device`` if there are any.
     """
     known = published().products
     here = [timing for timing in known if timing.measured and timing.device == device]
@@ -95,10 +99,11 @@ def for_each_halving(device: str) -> float:
 def halvings(
     m: Float64Array, n: Float64Array, k: Float64Array, path: KernelPath, device: DeviceProfile
 ) -> Float64Array:
-    """How often the load size of the worse-aligned rows (input rows of k, output rows of n) is halved below 16 bytes.
+    """How many times the load size of a matrix product is halved below 16 bytes.
 
-    It is 0 if all rows are multiples of 16 bytes, and on chips without published timings. A single output row needs no
-    alignment.
+    Input rows of ``k`` values and output rows of ``n`` values may need different loads; the smaller load counts. The
+    result is 0 if all rows are multiples of 16 bytes, and on chips without published timings. A single output row needs
+    no alignment.
     """
     if device.kind != "gpu" or device.vendor != MADE_BY:
         return np.zeros_like(m)
@@ -107,7 +112,7 @@ def halvings(
 
 
 def _load_bytes(size: Float64Array, value_bytes: float) -> Float64Array:
-    """Largest power of two, at most 16, that divides a row of ``size`` values in bytes."""
+    """Largest power of two, at most 16, that divides the number of bytes in a row of ``size`` values."""
     row = np.maximum(np.floor(size * value_bytes), 1).astype(np.int64)
     lowest: Size = np.minimum(row & -row, LOAD_BYTES)
     return np.asarray(lowest, dtype=np.float64)

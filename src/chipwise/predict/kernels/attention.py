@@ -1,8 +1,8 @@
-"""Fused attention with multi-head, grouped-query or multi-query heads: prompts, single tokens, windows.
+"""Times of fused attention with multi-head, grouped-query or multi-query heads, for prompts, single tokens and windows.
 
-Physics first (:mod:`.attention_physics`): constants per kernel design, fitted on pooled devices. A bounded network
-corrects the remaining error: fully on fitted devices, and less on devices that are farther from them
-(:mod:`.attention_fit`).
+A physical formula comes first (:mod:`.attention_physics`); its constants for each kernel design are fitted to all
+devices together. A network with bounded output then corrects the remaining error. The less a device resembles the
+devices in the fit, the smaller the correction (:mod:`.attention_fit`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chipwise.model.ops.attention import AttentionOp, LatentAttentionOp
 from chipwise.predict.kernels import attention_physics as physics
 from chipwise.predict.kernels.attention_features import shape
 from chipwise.predict.kernels.attention_fit import fitted, lane
-from chipwise.predict.kernels.times import KernelTimes, launch_s
+from chipwise.predict.kernels.times import KernelTimes, launch_s, together
 from chipwise.predict.kernels.unfused import unfused_times
 
 SCHEDULES = {"decode": physics.decode, "context": physics.context}
@@ -30,11 +30,11 @@ def times(op: AttentionOp, device: DeviceProfile, *, stack: str = "vllm", fold: 
         op: Attention; sizes may be arrays.
         device: Any data sheet.
         stack: The stack whose kernels run: ``vllm``, ``sglang`` or ``trtllm``.
-        fold: None for the bundled fit; ``device:NAME`` or ``family:NAME`` for the fit that left that device or family
-            out.
+        fold: None for the bundled fit; ``device:NAME`` or ``family:NAME`` for a fit without the data of that device
+            or family.
 
     Raises:
-        Unsupported: The device has no rate for the format of the products.
+        Unsupported: The device has no rate for the number format of the matrix products.
     """
     if not op.fused:
         return unfused_times(op, device, stack=stack, fold=fold)
@@ -57,20 +57,23 @@ def answer(
     lane: str,
     fold: str | None,
 ) -> KernelTimes:
-    """Times of ``call`` by physics and correction, within the limits of ``op``.
+    """Times of ``call`` by the physical formula and its correction, but at least the time that memory needs.
+
+    Memory needs time for the bytes of ``op`` that do not fit in the last-level cache.
 
     Args:
-        kind: Which fit: ``attention`` or ``latent``.
-        op: The operator, for its FLOPs and bytes.
-        call: Its sizes.
-        schedules: Which rows can run as ``decode`` and as ``context``; if both are possible, the faster is used.
+        kind: The fit to use: ``attention`` or ``latent``.
+        op: The operator, from which FLOPs and bytes are taken.
+        call: The sizes of the operator.
+        schedules: For each schedule (``decode``, ``context``), a mask of the rows of ``call`` that can use it. A row
+            that can use both schedules gets the shorter time.
         device: Any data sheet.
         stack: The stack whose kernels run.
         lane: The kernel design.
         fold: See :func:`times`.
 
     Raises:
-        Unsupported: The device has no rate for the format of the products.
+        Unsupported: The device has no rate for the number format of the matrix products.
     """
     model = fitted(kind)
     chosen = model.fold(fold)
@@ -89,8 +92,7 @@ def answer(
         )
         latency[asked] = np.minimum(latency[asked], seconds * np.exp(correction))
     work = op.work()
-    moved = np.broadcast_to(np.asarray(work.bytes, dtype=np.float64), latency.shape)
-    flops = np.broadcast_to(np.asarray(work.flops, dtype=np.float64), latency.shape)
+    flops, moved, _ = together(work.flops, work.bytes, latency)
     # Data that does not fit in the last-level cache is read from memory, at most at the published bandwidth.
     latency = np.maximum(latency, (moved - chip.cache_bytes) / chip.bandwidth)
     decode, context = (model.halfwidth(schedule, kinship, chosen, call.head_size) for schedule in SCHEDULES)

@@ -1,12 +1,12 @@
-"""Inputs of the network that corrects attention's physics: dimensionless sizes and times, on logarithmic scales."""
+"""Inputs of the network that corrects the physical formula of attention: logarithms of sizes and relative times."""
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from chipwise.core.arrays import Float64Array
+from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.predict.kernels.attention_physics import ROWS, TILE, Call, Chip, Parts
+from chipwise.predict.kernels.bounded import columns
 
 LAUNCH_CLOCKS = 20_000.0  # clocks by which times are scaled, about one launch
 SHAPE = (
@@ -15,8 +15,8 @@ SHAPE = (
 )  # fmt: skip
 
 
-def shape(call: Call, chip: Chip, parts: Parts) -> npt.NDArray[np.float32]:
-    """Features of a call: sizes and times in units of launches, waves and cache sizes, (rows, SHAPE)."""
+def shape(call: Call, chip: Chip, parts: Parts) -> Float32Array:
+    """Features of attention calls, (rows, SHAPE): sizes and times relative to launches, waves and cache sizes."""
     launch_s = LAUNCH_CLOCKS / chip.clock_hz
     every = call.past + call.queries
     group = call.heads / call.kv_heads
@@ -42,10 +42,7 @@ def shape(call: Call, chip: Chip, parts: Parts) -> npt.NDArray[np.float32]:
         float(call.cache_bytes == 1),
         _log(ROWS * np.ceil(group * call.queries / ROWS) / (group * call.queries)),
     ]
-    table = np.empty((call.batch.size, len(rows)), dtype=np.float32)
-    for index, row in enumerate(rows):
-        table[:, index] = np.ravel(row) if isinstance(row, np.ndarray) else row
-    return table
+    return columns(rows, call.batch.size)
 
 
 def _log(values: Float64Array, low: float = -14.0, high: float = 22.0) -> Float64Array:

@@ -1,8 +1,8 @@
-"""The bundled fit of attention: constants per kernel design, networks, half-widths of intervals.
+"""The bundled fit of attention: constants of each kernel design, networks, and half-widths of intervals.
 
-``data/attention.json`` holds constants, half-widths and provenance, ``data/attention.npz`` the networks' weights: one
-per stack for the devices in the fit, and one per fold whose inputs include the kernel design but not the device.
-``data/latent.*`` hold the same for latent attention.
+``data/attention.json`` holds constants, half-widths and provenance. ``data/attention.npz`` holds the weights of the
+networks. One network per stack predicts the devices in the fit. One network per fold predicts other devices: its inputs
+include the kernel design but not the device. ``data/latent.*`` hold the same for latent attention.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -20,20 +19,18 @@ from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.errors import UnknownName, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.kernels.attention_physics import Constants
+from chipwise.predict.kernels.bounded import DATA, SHIPPED, STACKS, kept
 from chipwise.predict.kernels.perceptron import Perceptron
 from chipwise.predict.kernels.times import Situation
 
-DATA = Path(__file__).parents[1] / "data"
-SHIPPED = "all"
-STACKS = ("vllm", "sglang", "trtllm")
 LANES = ("fa2", "fa3", "gen", "flashinfer", "trt-hopper", "trt-blackwell", "trt", "xe", "other")
-"""Kernel designs: FlashAttention 2 and 3, NVIDIA's generated kernels for data-centre Blackwell, FlashInfer,
-TensorRT-LLM's by generation, Intel's, and ``other`` for the rest."""
+"""Kernel designs, called lanes: FlashAttention 2 and 3, NVIDIA's generated kernels for data-centre Blackwell,
+FlashInfer, TensorRT-LLM's kernels by GPU generation, Intel's kernels, and ``other`` for all further devices."""
 USUAL_HEAD = 128  # wider heads were measured less and have separate half-widths
 Kinship = Literal["seen", "sibling", "design", "unseen"]
-"""How close a device is to the fit, which selects the half-width: the device itself was in the fit; a device of its
-family with the same kernel design was; a device of another family with that design was; no device with that design
-was."""
+"""How close a device is to the devices in the fit, which selects the half-width. ``seen``: the fit has the device
+itself. ``sibling``: it has a device of the same family and kernel design. ``design``: it has this kernel design only on
+devices of other families. ``unseen``: it has no device with this kernel design."""
 
 
 def lane(stack: str, device: DeviceProfile, cache: str) -> str:
@@ -56,27 +53,21 @@ def lane(stack: str, device: DeviceProfile, cache: str) -> str:
 
 
 def one_hot(name: str, names: Sequence[str]) -> Float32Array:
-    """A one-hot vector with 1 at ``name``."""
+    """A vector with 1 at the position of ``name`` in ``names``, and 0 elsewhere."""
     return np.asarray([float(name == known) for known in names], dtype=np.float32)
-
-
-def kept(devices: Mapping[str, str], fold: str | None) -> dict[str, str]:
-    """``devices`` (name -> family) without those that ``fold`` leaves out."""
-    kind, _, name = (fold or "").partition(":")
-    device = name if kind == "device" else None
-    left_family = name if kind == "family" else None
-    return {known: family for known, family in devices.items() if known != device and family != left_family}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """The result of the fit."""
+    """The bundled fit of one kind of attention: the contents of the JSON file, and the networks."""
 
     facts: Mapping[str, Any]
     networks: Mapping[str, Perceptron]
 
     def fold(self, fold: str | None) -> str:
-        """The fold to use: the requested one, or the full fit if the fold leaves out nothing.
+        """Name of the fit to use: the fit that leaves out the data of ``fold``.
+
+        If there are no such data, it is the full fit.
 
         Raises:
             Unsupported: ``fold`` is neither None, ``device:NAME`` nor ``family:NAME``.
@@ -88,19 +79,25 @@ class Fitted:
         return str(self.facts["folds"].get(fold, SHIPPED))
 
     def constants(self, schedule: str, lane: str, fold: str) -> Constants:
-        """Constants of :func:`.attention_physics.base_s`; pooled over all designs if the fold lacks this one."""
+        """Constants for :func:`.attention_physics.base_s`.
+
+        The constants of the kernel design ``lane`` if the fold has data for it, else those of all designs together.
+        """
         lanes: Mapping[str, Constants] = self.facts["constants"][fold][schedule]
         return lanes.get(lane, lanes["other"])
 
     def situation(self, device: DeviceProfile, fold: str | None) -> Situation:
-        """Whether such kernels were fitted, in ``fold``, on ``device``, on its family, or on neither."""
+        """How close ``device`` is to the devices that remain in the fit without the data of ``fold``.
+
+        ``seen`` if the device itself remains, ``sibling`` if only other devices of its family remain, else ``unseen``.
+        """
         remaining = kept(self.facts["devices"], fold)
         if device.name in remaining:
             return "seen"
         return "sibling" if device.family in remaining.values() else "unseen"
 
     def kinship(self, device: DeviceProfile, stack: str, lane: str, fold: str | None) -> Kinship:
-        """How close ``device`` is to the devices that ``fold`` was fitted to, for these kernels."""
+        """How close ``device`` is to the devices that ``fold`` was fitted to, for kernels of the design ``lane``."""
         remaining = kept(self.facts["devices"], fold)
         if fold is None and device.name in self.facts["seen"].get(stack, ()):
             return "seen"
@@ -123,10 +120,10 @@ class Fitted:
         fold: str,
         kinship: Kinship,
     ) -> Float64Array:
-        """Logarithms of measured over physical time; (rows, SHAPE) -> (rows,).
+        """Predicts the logarithm of measured time over the physical formula's time; (rows, SHAPE) -> (rows,).
 
-        Devices in the fit use the network trained on them; others use the fold's network, whose correction is scaled
-        down if the fold has no data for the design.
+        A device in the bundled fit uses a network that knows the device. Other devices use the network of the fold. Its
+        correction is multiplied by a factor of at most 1, which is smaller for devices unlike those in the fit.
         """
         if kinship == "seen" and fold == SHIPPED:
             marks = one_hot(device.name, self.facts["seen"][stack])
@@ -142,7 +139,7 @@ def _beside(inputs: Float32Array, marks: Float32Array) -> Float32Array:
 
 @functools.cache
 def fitted(kind: str) -> Fitted:
-    """Loads the shipped fit of ``attention`` or ``latent`` attention."""
+    """Loads the bundled fit of a kind: ``attention``, or ``latent`` for latent attention."""
     facts = json.loads((DATA / f"{kind}.json").read_text(encoding="utf-8"))
     with np.load(DATA / f"{kind}.npz", allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}

@@ -1,8 +1,9 @@
-"""Physics of fused attention: the blocks of scores that are computed, thread blocks, and the memory that they read.
+"""A physical formula for fused attention: it counts the blocks of scores, the thread blocks, and the memory they read.
 
-There are two schedules. *Context*: a thread block processes ``TILE`` query rows of one head and loops over the unmasked
-keys. *Decode*: a thread block processes the queries that share a key head, for a span of keys; the spans occupy the
-whole chip, and a second step combines their results. Both read keys from the last-level cache if all of them fit.
+There are two schedules. *Context*: a thread block processes ``TILE`` query rows of one head and loops over the keys
+that are not masked. *Decode*: a thread block processes all queries that share a key head, for one span of keys. The
+spans are chosen to occupy the whole chip, and a second step combines their results. In both schedules, keys are read
+from the last-level cache if all keys fit in it.
 
 References:
     Dao 2023, FlashAttention-2, arXiv:2307.08691, section 3.2: one thread block per query tile and head.
@@ -20,19 +21,18 @@ import numpy.typing as npt
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import dtype_of
-from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.predict.kernels import analytic
 from chipwise.predict.kernels.client_boards import bandwidth_factor, clock_factor
+from chipwise.predict.kernels.times import together
 
 TILE = 128.0  # query rows per thread block, and keys per step, in the context schedule
 ROWS = 16.0  # fewest query rows of a matrix instruction
 BLOCK_BYTES = 80 * 1024.0  # shared memory per thread block: 64 queries, 128 keys and values of size 128 in bf16
 UNIT_BYTES_PER_CLOCK = 64.0  # bytes per clock that an SM, CU or core reads from the last-level cache
-CACHE_SECONDS = (
-    16e-6  # fallback for the last-level cache's size: bytes that memory delivers in this time (A100: 20 µs, H100: 16)
-)
+# Fallback for the last-level cache's size: bytes that memory delivers in this time (A100: 20 µs, H100: 16).
+CACHE_SECONDS = 16e-6
 UNIT_BANDWIDTH = 25e9  # fallback for the number of units: memory bandwidth per unit
 CLOCK_HZ = 1.9e9  # fallback for the clock
 
@@ -42,18 +42,18 @@ Constants = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """Facts of a device that the formulas need; unpublished ones are replaced by the fallbacks above."""
+    """Facts of a device that the formulas need. Constants of this module replace unpublished facts."""
 
-    bandwidth: float  # bytes per second of its own memory
+    bandwidth: float  # bytes per second of the device's own memory
     units: float
     clock_hz: float
     cache_bytes: float  # last-level cache
     resident_blocks: float  # thread blocks that a unit holds at once
-    flops_per_s: float  # dense, in the format of the products
+    flops_per_s: float  # dense, in the number format of the matrix products
 
     @classmethod
     def of(cls, device: DeviceProfile, activations: str) -> Chip:
-        """The facts of ``device`` for products in ``activations``.
+        """The facts of ``device`` for matrix products in the number format ``activations``.
 
         Raises:
             Unsupported: The device has no rate for the format.
@@ -76,18 +76,17 @@ class Chip:
 
 
 def _rate(device: DeviceProfile, activations: str) -> float:
-    """Rate of products; a format without a rate runs in the next wider format that has one."""
-    for name in {"fp8": ("fp8", "bf16", "fp16"), "bf16": ("bf16", "fp16")}.get(activations, (activations,)):
-        try:
-            return device.peak(name)
-        except Unsupported:
-            continue
-    return analytic.peak(device, activations)
+    """Rate of matrix products; a format without a rate is computed in the next wider format that has one."""
+    wider = {"fp8": ("fp8", "bf16", "fp16"), "bf16": ("bf16", "fp16")}.get(activations, (activations,))
+    return device.rate(*wider) or analytic.peak(device, activations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Sizes of attention calls as arrays of one shape. ``span`` is the most keys that a query attends to (0: all)."""
+    """Sizes of attention calls, as arrays of one shape.
+
+    ``span`` is the largest number of keys that a query attends to; 0 means all keys.
+    """
 
     batch: Float64Array
     queries: Float64Array
@@ -103,14 +102,9 @@ class Call:
 
     @classmethod
     def of(cls, op: AttentionOp) -> Call:
-        """The sizes of ``op``; a chunk counts as a window of its length."""
+        """The sizes of ``op``; attention within chunks is treated as a window of the chunk's length."""
         span = op.window if op.window is not None else op.chunk if op.chunk is not None else 0
-        sizes = np.broadcast_arrays(
-            *(
-                np.asarray(size, dtype=np.float64)
-                for size in (op.batch, op.query_tokens, op.past_tokens, op.heads, op.kv_heads, op.head_size, span, 2)
-            )
-        )
+        sizes = together(op.batch, op.query_tokens, op.past_tokens, op.heads, op.kv_heads, op.head_size, span, 2)
         return cls(
             **dict(zip(SIZES, sizes, strict=True)),
             causal=op.causal and not op.cross,
@@ -119,7 +113,7 @@ class Call:
         )
 
     def take(self, rows: npt.NDArray[np.bool_]) -> Call:
-        """Selects ``rows``, as arrays with one axis."""
+        """Only the calls in the mask ``rows``, as arrays with one axis."""
         return dataclasses.replace(self, **{name: getattr(self, name)[rows] for name in SIZES})
 
     @property
@@ -130,7 +124,7 @@ class Call:
 
     @property
     def kv_bytes(self) -> Float64Array:
-        """Distinct bytes of keys and values that are read."""
+        """Bytes of keys and values that are read, where a byte that is read several times counts once."""
         seen = np.minimum(self.past + self.queries, self.keys + self.queries - 1)
         return self.stored * self.batch * seen * self.kv_heads * self.head_size * self.cache_bytes
 
@@ -142,20 +136,20 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The work of a schedule, in seconds at published rates unless stated otherwise."""
+    """The work of a schedule. Fields in seconds assume published rates unless stated otherwise."""
 
-    compute_s: Float64Array  # padded products over the dense peak, spread evenly over the units
-    longest_s: Float64Array  # products of the thread block with the most work, on one unit
+    compute_s: Float64Array  # padded matrix products over the dense peak, spread evenly over the units
+    longest_s: Float64Array  # matrix products of the thread block with the most work, on one unit
     dram_s: Float64Array  # bytes of keys, values, queries and results over the memory's bandwidth
     resident: Float64Array  # bytes read over the capacity of the last-level cache
-    cache_s: Float64Array  # the same bytes at UNIT_BYTES_PER_CLOCK per unit
+    cache_s: Float64Array  # bytes that thread blocks read from the cache, at UNIT_BYTES_PER_CLOCK per unit
     blocks: Float64Array  # waves: thread blocks per unit over those that a unit holds at once
     steps: Float64Array  # keys in the loop of one thread block, if keys are not split
     clock_s: Float64Array  # seconds per clock
 
 
 def context(call: Call, chip: Chip) -> Parts:
-    """Work with one thread block per ``TILE`` queries and head."""
+    """Work of the context schedule: each thread block processes ``TILE`` queries of one head."""
     tiles = np.ceil(call.queries / TILE)
     every = np.ceil((call.past + call.queries) / TILE)
     first = np.ceil((call.past + 1) / TILE) if call.causal else every
@@ -186,7 +180,7 @@ def context(call: Call, chip: Chip) -> Parts:
 
 
 def decode(call: Call, chip: Chip) -> Parts:
-    """Work with one thread block per key head; if there are few heads, keys are split among more blocks."""
+    """Work of the decode schedule: one thread block per key head, or several that split the keys if heads are few."""
     rows = ROWS * np.ceil(call.heads / call.kv_heads * call.queries / ROWS)
     pairs = call.batch * call.kv_heads
     moved = call.kv_bytes + call.io_bytes
@@ -204,12 +198,17 @@ def decode(call: Call, chip: Chip) -> Parts:
 
 
 def base_s(parts: Parts, constants: Constants) -> Float64Array:
-    """Seconds by physics: launch, start of the thread blocks, and a soft maximum of computing and reading.
+    """Seconds by the physical formula: a launch, the start of the thread blocks, and computing overlapped with reading.
 
-    ``constants``: clocks of a launch, of a thread block's start on its unit, and per key in the longest loop (to the
-    power ``walk``); ``tail``, the part of the longest thread block that others do not hide; the achieved shares of the
-    published rates (``compute``, ``dram``, ``cache``); ``full``, the share of the cache that keys can fill; ``edge``,
-    the sharpness of the transition from cache to memory; and the sharpness of the maximum.
+    ``constants`` has these keys:
+
+    - ``launch`` and ``start``: clock cycles of a launch, and of a thread block's start on its unit.
+    - ``step`` and ``walk``: the longest loop over keys takes ``step`` · keys ^ ``walk`` clock cycles.
+    - ``tail``: share of the longest thread block's time that other blocks do not hide.
+    - ``compute``, ``dram`` and ``cache``: achieved shares of the published rates.
+    - ``full``: share of the cache that keys can fill.
+    - ``edge``: sharpness of the transition from cache to memory.
+    - ``sharpness``: sharpness of the soft maximum of computing and reading.
     """
     hit = 1 / (1 + (parts.resident / constants["full"]) ** constants["edge"])
     memory = parts.dram_s / constants["dram"]

@@ -1,7 +1,7 @@
 """A small network that corrects a physical formula. The correction is bounded, and tends to 0 far from known hardware.
 
-Two files of ``predict/data`` ship for each kind of kernel: KIND.json (constants, half-widths of intervals, data
-sheets seen, provenance) and KIND.npz (the networks' weights, one set per fold). Nothing in them is executed.
+Each kind of kernel has two bundled files in ``predict/data``: KIND.json (constants, half-widths of intervals, hardware
+in the fit, provenance) and KIND.npz (weights of the networks, one set per fold). They contain no executable code.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTS = ("mean", "scale", "first", "second", "third", "low", "high")  # arrays o
 class Network:
     """A network with two hidden layers over standardised inputs; its output is ``bound * tanh(...)``.
 
-    Inputs are clipped to their range in the fit, so that only the formula extrapolates.
+    Inputs are clipped to their range in the fit, so only the physical formula extrapolates beyond it.
     """
 
     mean: Float32Array  # (inputs,)
@@ -55,19 +55,21 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """The fit of one kind of kernel: constants and a network per fold, half-widths per situation."""
+    """The fit of one kind of kernel: constants and a network for each fold, and half-widths for each situation."""
 
     facts: Mapping[str, Any]
     networks: Mapping[str, Network]
 
     @property
     def devices(self) -> Mapping[str, str]:
-        """Families of the devices in the fit."""
+        """The devices in the fit, each with its family."""
         devices: Mapping[str, str] = self.facts["devices"]
         return devices
 
     def fold(self, device: DeviceProfile, fold: str | None) -> str:
-        """The fold to use: the requested one, or the full fit if the requested one leaves nothing out.
+        """Name of the fit to use: the fit that leaves out the data of ``fold``.
+
+        If there are no such data, it is the full fit.
 
         Raises:
             Unsupported: ``fold`` is neither None, ``device:NAME`` nor ``family:NAME``.
@@ -79,54 +81,54 @@ class Fitted:
         return fold if fold in self.facts["constants"] else SHIPPED
 
     def situation(self, device: DeviceProfile, fold: str | None, here: Float64Array | None = None) -> Situation:
-        """Whether ``fold`` was fitted to such kernels on ``device``, on its family, or on neither.
+        """How close ``device`` is to the devices that remain in the fit without the data of ``fold``.
 
-        With ``here`` (see :meth:`nearness`) a device of the family counts only if its data sheet is similar.
+        ``seen`` if the device itself remains, ``sibling`` if only other devices of its family remain, else ``unseen``.
+        If ``here`` is given (see :meth:`nearness`), devices of the family only count if their data sheets are similar.
         """
-        kept = self._kept(fold or SHIPPED)
-        if device.name in kept:
+        known = kept(self.devices, fold)
+        if device.name in known:
             return "seen"
-        relatives = [name for name in kept if self.devices[name] == device.family]
+        relatives = [name for name, family in known.items() if family == device.family]
         near = here is None or any(self._near(here, name) >= NEAR for name in relatives)
         return "sibling" if relatives and near else "unseen"
 
     def halfwidth(self, group: str, situation: Situation) -> float:
-        """Half of the 90 % interval, as a logarithm; over all groups if ``group`` has none."""
+        """Half of the 90 % interval, as a logarithm; the value for all groups together if ``group`` has none."""
         table: Mapping[str, Mapping[str, float]] = self.facts["log_halfwidth"]
         return float(table.get(group, table["all"])[situation])
 
     def nearness(self, here: Float64Array, fold: str) -> float:
-        """Nearness to the fold's hardware: exp(-(distance / reach)²), so 1 on its devices and 0 far from them.
+        """Nearness of a device to the hardware in the fold: exp(-(distance / reach)²).
 
-        The distance is from ``here`` (logarithms of data-sheet figures, such as :func:`hardware`'s) to the nearest
-        device in the fold.
+        It is 1 on devices in the fold, and tends to 0 far from them. The distance is that from ``here`` (logarithms of
+        the device's data-sheet figures, such as those of :func:`hardware`) to the nearest device in the fold.
         """
-        return max(self._near(here, name) for name in self._kept(fold))
+        return max(self._near(here, name) for name in kept(self.devices, fold))
 
     def _near(self, here: Float64Array, name: str) -> float:
         distance = float(np.linalg.norm(here - np.asarray(self.facts["hardware"][name])))
         return float(np.exp(-((distance / self.facts["reach"]) ** 2)))
 
-    def _kept(self, fold: str) -> list[str]:
-        """The devices that the fold was fitted on."""
-        kind, _, name = fold.partition(":")
-        if kind == "device":
-            return [known for known in self.devices if known != name]
-        return [known for known, family in self.devices.items() if kind != "family" or family != name]
-
 
 def hardware(device: DeviceProfile) -> Float64Array:
-    """Base-2 logarithms of a device's memory bandwidth, FLOPs per byte, units and clock.
+    """Base-2 logarithms of a device's memory bandwidth, FLOPs per byte, number of units, and clock.
 
-    Unpublished facts are replaced by stated values: one unit per 25 GB/s, 1.7 GHz.
+    If unpublished, the number of units is assumed to be one per 25 GB/s of bandwidth, and the clock 1.7 GHz.
     """
     bandwidth = device.mem_bandwidth_bytes_per_s
     units = device.units.number if device.units is not None else bandwidth / 25e9
     clock = device.clock.number if device.clock is not None else 1.7e9
-    listed = [name for name in ("bf16", "fp16", "int8", "fp32") if name in device.peak_flops_per_s]
-    if not listed:
+    peak = device.rate("bf16", "fp16", "int8", "fp32")
+    if peak is None:
         raise Unsupported(f"{device.name} lists no arithmetic rate; pass a device file of your own that has one")
-    return np.log2([bandwidth / 1e12, device.peak(listed[0]) / bandwidth, units, clock / 1e9])
+    return np.log2([bandwidth / 1e12, peak / bandwidth, units, clock / 1e9])
+
+
+def kept(devices: Mapping[str, str], fold: str | None) -> dict[str, str]:
+    """``devices`` (name -> family) without the devices that ``fold`` leaves out."""
+    kind, _, name = (fold or SHIPPED).partition(":")
+    return {known: family for known, family in devices.items() if name != {"device": known, "family": family}.get(kind)}
 
 
 def one_hot(name: str, names: Sequence[str]) -> list[float]:
@@ -135,7 +137,7 @@ def one_hot(name: str, names: Sequence[str]) -> list[float]:
 
 
 def columns(rows: Sequence[Float64Array | float], size: int) -> Float32Array:
-    """Columns of a network's inputs, (size, len(rows)); numbers are repeated."""
+    """Stacks the inputs of a network as columns, (size, len(rows)); an input that is one number is repeated."""
     table = np.empty((size, len(rows)), dtype=np.float32)
     for index, row in enumerate(rows):
         table[:, index] = row
@@ -144,7 +146,7 @@ def columns(rows: Sequence[Float64Array | float], size: int) -> Float32Array:
 
 @functools.cache
 def load(kind: str) -> Fitted:
-    """The bundled fit of ``kind``; its networks, where it has some, are stored beside its facts."""
+    """The bundled fit of ``kind``: its constants, and its networks if it has any."""
     facts = json.loads((DATA / f"{kind}.json").read_text(encoding="utf-8"))
     networks: dict[str, Network] = {}
     if "bound" in facts:

@@ -1,18 +1,19 @@
-"""Bytes that stay in a cache from one pass to the next, on any chip.
+"""Time saved by caches that keep the bytes of one pass until the next pass, on any chip.
 
-Kernels are priced from memory first. A pass whose bytes fit a cache saves a share of the time for which its kernels
-wait for memory, ``KernelTimes.reading_s``:
+Kernel models first assume that all bytes come from memory. A pass whose bytes fit in a cache saves a share of the time
+for which its kernels wait for memory, ``KernelTimes.reading_s``:
 
     saved = reading · (1 - B(memory) / B(working set)),    1 / B(w) = Σ kept(w) / B(level) + rest / B(memory)
 
-The working set is all bytes that the pass moves, so a pass over many tokens counts them too often rather than too
-rarely. CPU cores reach their caches as in ``cores``; a GPU's caches are as fast as its sheet states, or as measured on
-a chip of its architecture, per unit and clock. A level whose rate is known from neither is left out.
+B is a bandwidth, kept(w) is the share of a working set w that a cache level keeps, and rest is the share that no level
+keeps. The working set is assumed to be all bytes that the pass moves, which overestimates it for passes over many
+tokens. ``cores`` describes the caches of CPU cores. The bandwidth of a GPU's cache comes from its data sheet, or else
+from a measurement per unit and clock on a chip of its architecture. A cache level without either figure is left out.
 
 References:
     RRZE-HPC/gpu-benches 1038c5d (2025-02-11), ``gpu-l2-cache``: read bandwidth by working set, measured on L40, H100
-    PCIe, H200, A100, MI100 and MI210. The cached share falls from nine to one tenth between 0.87 and 1.15 capacities,
-    on A100 and MI210 more slowly.
+    PCIe, H200, A100, MI100 and MI210. The cached share falls from 90 % to 10 % as the working set grows from
+    0.87 to 1.15 times the capacity; on A100 and MI210 it falls more slowly.
     ai-dynamo/aiconfigurator 0.12.0, collectors of kernels: a kernel is timed by calls on six copies of its operands.
 """
 
@@ -31,17 +32,17 @@ from chipwise.predict.kernels.local_engines import part_of, read_bytes_per_s
 from chipwise.predict.kernels.times import KernelTimes
 
 BYTES_PER_CLOCK = {"Ada Lovelace": 14.7, "Hopper": 36.0, "CDNA": 15.1}
-"""Measured bytes per clock and unit from the L2 cache: 5.2 TB/s on an L40, 6.95 on an H100 PCIe, 9.8 on an H200, 2.72
-on an MI100."""
-STEEPNESS = 16.0  # of the cached share around a GPU cache's capacity
+"""Bytes that a unit reads from the L2 cache per clock, computed from measurements: 5.2 TB/s on an L40, 6.95 on an H100
+PCIe, 9.8 on an H200, and 2.72 on an MI100."""
+STEEPNESS = 16.0  # how steeply the cached share falls around a GPU cache's capacity
 LEAST = 1e-3  # saved share below which a pass counts as read from memory
 COPIES = 6.0
-"""Operands that took turns when the kernels of serving engines were timed: those of a small kernel stayed in the cache,
-so its fitted time is already that of a read from there."""
+"""When the kernels of serving engines were timed, successive calls used six copies of the operands in turn. All copies
+of a small kernel's operands stayed in the cache, so its fitted time already assumes reading from the cache."""
 
 
 def caches_of(device: DeviceProfile, stack: str) -> list[Cache]:
-    """The caches through which ``stack`` reads on ``device``, smallest first, if their rates are known."""
+    """The caches of known bandwidth through which ``stack`` reads on ``device``, smallest first."""
     part = _part(device, stack)
     if part == "cpu":
         try:
@@ -62,7 +63,7 @@ def caches_of(device: DeviceProfile, stack: str) -> list[Cache]:
 
 
 def bandwidth_bytes_per_s(working_set_bytes: Float64Array, device: DeviceProfile, stack: str) -> Float64Array:
-    """Bytes per second of passes that repeatedly read ``working_set_bytes``, any shape."""
+    """Bandwidth at which passes read, if each pass reads the same ``working_set_bytes``; arrays of any shape."""
     steepness = cores.STEEPNESS if _part(device, stack) == "cpu" else STEEPNESS
     left, seconds_a_byte = np.ones(working_set_bytes.shape), np.zeros(working_set_bytes.shape)
     memory = memory_bytes_per_s(device, stack)
@@ -75,10 +76,12 @@ def bandwidth_bytes_per_s(working_set_bytes: Float64Array, device: DeviceProfile
 
 
 def reading_s(times: KernelTimes, device: DeviceProfile, stack: str) -> Float64Array:
-    """Seconds of one call that infinitely fast memory would save, shape of ``times``.
+    """For each size in ``times``, the seconds that infinitely fast memory would save in one kernel call.
 
-    Kernel models of ``cores`` and ``local`` state them. Others leave them open: there it is the least time of the bytes
-    that come from memory, at most what launch and arithmetic leave.
+    The kernel models of ``cores`` and ``local`` predict these seconds. For other kernel models, they are computed from
+    the smaller of two times: the time that memory needs for the call's bytes, and the call's time without launch and
+    arithmetic. This smaller time is then reduced by the share of the bytes that a cache already held while the kernel
+    was timed.
     """
     if times.reading_s is not None:
         return times.reading_s
@@ -90,7 +93,7 @@ def reading_s(times: KernelTimes, device: DeviceProfile, stack: str) -> Float64A
 
 
 def _kept(working_set_bytes: Float64Array, capacity_bytes: float, steepness: float) -> Float64Array:
-    """Share of the bytes that a cache keeps."""
+    """Share of the working set that a cache keeps from one pass to the next."""
     if not capacity_bytes:
         return np.zeros_like(working_set_bytes)
     found: Float64Array = 1 / (1 + (working_set_bytes / capacity_bytes) ** steepness)
@@ -98,14 +101,14 @@ def _kept(working_set_bytes: Float64Array, capacity_bytes: float, steepness: flo
 
 
 def memory_bytes_per_s(device: DeviceProfile, stack: str) -> float:
-    """Bandwidth of memory for ``stack``, to which its caches compare."""
+    """Memory bandwidth that ``stack`` achieves on ``device``; the bandwidth of caches is compared with it."""
     if stack == CORES:
         return cores.memory_bytes_per_s(device)
     return read_bytes_per_s(device, _part(device, stack))
 
 
 def saved_share(memory_s: Float64Array, device: DeviceProfile, stack: str) -> Float64Array:
-    """Share of the reading time that a pass saves, (n,).
+    """Share of the time spent waiting for memory that caches save in each of n passes, (n,).
 
     Args:
         memory_s: Bytes of all kernels of the pass divided by the sheet's memory bandwidth, (n,).

@@ -1,10 +1,12 @@
-"""Collectives among devices: steps times latency, plus bytes over the link (alpha-beta model), for the best algorithm.
+"""Times of collectives among n devices: steps times latency, plus bytes over the link's bandwidth (alpha-beta model).
 
-Ring: 2(n-1) steps for an all-reduce, n-1 for the others, each device sending 2(n-1)/n or (n-1)/n of the payload. Tree:
-2⌈log2 n⌉ steps, twice the payload. One-shot: one step in which each device reads the full payloads of all others;
-runtimes' own all-reduce kernels do this with small messages. The fastest algorithm is used. A device without a link to
-other devices goes through its host: each byte crosses the host link (in each step both outwards and inwards, at the
-same time), and each device has its own host link. A device with neither link is Unsupported.
+Three algorithms are compared, and the fastest is used. *Ring*: an all-reduce takes 2(n-1) steps, in which each device
+sends 2(n-1)/n of the payload; other collectives take n-1 steps and send (n-1)/n. *Tree*: an all-reduce takes 2⌈log2 n⌉
+steps and sends twice the payload. *One-shot*: an all-reduce takes one step, in which each device reads the full
+payloads of all other devices; the all-reduce kernels of runtimes do this for small messages.
+
+If a device has no link to other devices, its data go through its host. Each device then has its own link to the host,
+which carries data in both directions at the same time. A device with neither link is Unsupported.
 
 References:
     Thakur, Rabenseifner and Gropp 2005, Optimization of collective communication operations in MPICH.
@@ -24,25 +26,25 @@ from chipwise.model.ops.collective import CollectiveOp
 from chipwise.predict.kernels import bounded
 from chipwise.predict.kernels.bounded import Fitted, columns, one_hot
 from chipwise.predict.kernels.client_boards import HOST_S, THROUGH_HOST, without_peers
-from chipwise.predict.kernels.times import KernelTimes
+from chipwise.predict.kernels.times import KernelTimes, together
 
 DEFAULTS = {
     "device": {"start_s": 4e-6, "step_s": 1.2e-6, "share": 0.80, "once_s": 3e-6, "once_share": 0.5, "crowding": 0.0},
     "host": {"start_s": 8e-6, "step_s": 2e-6, "share": 0.70, "once_s": 8e-6, "once_share": 0.3, "crowding": 0.5},
 }
-"""Defaults for unfitted cases: seconds of a call, of a step and of a one-shot call; the achieved share of the link's
-bandwidth between two devices; and the power of n/2 by which this share falls with n devices, because links to one host
-interfere."""
+"""Constants of collectives that were not fitted: seconds of a call, of a step and of a one-shot call, and the shares of
+the link's bandwidth that two devices achieve. With n devices, these shares are divided by n/2 to the power
+``crowding``, because links to one host interfere."""
 SHARPNESS = 1.5  # sharpness of the transition from latency to bandwidth
 NAMES = ("all_reduce.vllm", "all_reduce.sglang", "all_reduce.trtllm", "all_reduce.nccl", "all_gather", "reduce_scatter",
          "all_to_all")  # fmt: skip
 
 
 def link(device: DeviceProfile) -> Link:
-    """The fastest link to other devices of the same kind, else to the host.
+    """The fastest link to other devices of the same kind, else the fastest link to the host.
 
     Raises:
-        Unsupported: The device lists no such link.
+        Unsupported: The data sheet lists neither link.
     """
     for target in ("device", "host"):
         found = [link for link in device.links if link.to == target]
@@ -50,12 +52,12 @@ def link(device: DeviceProfile) -> Link:
             return max(found, key=lambda each: each.bandwidth.number)
     raise Unsupported(
         f"{device.name} lists no link to other devices or to a host, so it cannot take part in a collective; if it has "
-        f"one, pass a device file of your own with it under links"
+        f"a link, pass a device file of your own that lists it under links"
     )
 
 
 def shares(collective: str, devices: Size) -> tuple[Float64Array, Float64Array]:
-    """Steps of the ring, and bytes that each device sends as a share of the payload.
+    """Number of steps of the ring algorithm, and the bytes that each device sends, as a share of the payload.
 
     All-reduce: 2(n-1) and 2(n-1)/n. All-gather, reduce-scatter, all-to-all: n-1 and (n-1)/n. Point to point: 1 and 1.
     """
@@ -67,13 +69,11 @@ def shares(collective: str, devices: Size) -> tuple[Float64Array, Float64Array]:
 
 
 def alpha_beta_s(op: CollectiveOp, bandwidth: float, constants: dict[str, float]) -> Float64Array:
-    """Least time of ring, tree and one-shot; 0 for one device.
+    """Time of the fastest algorithm among ring, tree and one-shot; 0 for one device.
 
-    All-to-all is one step on a switch: its ring's steps overlap, so they count by ⌈log2 n⌉ like a tree's.
+    In an all-to-all on a switch, the ring's steps overlap, so they count as ⌈log2 n⌉ steps.
     """
-    n, payload = np.broadcast_arrays(
-        np.asarray(op.devices, dtype=np.float64), np.asarray(op.payload_bytes, dtype=np.float64)
-    )
+    n, payload = together(op.devices, op.payload_bytes)
     steps, share = shares(op.collective, n)
     crowded = np.maximum(n / 2, 1.0) ** constants["crowding"]
     seconds_per_byte = crowded / (constants["share"] * bandwidth)
@@ -89,19 +89,20 @@ def alpha_beta_s(op: CollectiveOp, bandwidth: float, constants: dict[str, float]
 
 
 def _joined(latency: Float64Array, transfer: Float64Array) -> Float64Array:
-    """Latency and transfer that partly overlap: a power mean between their sum and their maximum."""
+    """Combines latency and transfer time, which partly overlap, by a power mean between their sum and their maximum."""
     joined: Float64Array = (latency**SHARPNESS + transfer**SHARPNESS) ** (1 / SHARPNESS)
     return joined
 
 
 def times(op: CollectiveOp, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Seconds of one collective among ``op.devices`` of ``device``, all on one switch or host.
+    """Seconds of one collective among ``op.devices`` copies of ``device``, all on one switch or host.
 
     Args:
         op: The collective.
         device: Any data sheet with a link.
-        stack: The stack whose all-reduce runs; all stacks use NCCL's other collectives.
-        fold: None for the bundled values, else ``device:NAME`` or ``family:NAME`` for the model fitted without them.
+        stack: The stack whose all-reduce runs. All stacks use NCCL for collectives other than all-reduce.
+        fold: None for the bundled fit; ``device:NAME`` or ``family:NAME`` for a fit without the data of that device
+            or family.
 
     Raises:
         Unsupported: The device has no link; the fold is unknown.
@@ -135,7 +136,7 @@ def times(op: CollectiveOp, device: DeviceProfile, *, stack: str = "vllm", fold:
 
 
 def through_host(constants: dict[str, float]) -> dict[str, float]:
-    """The constants of devices that cannot read each other's memory: each step goes through the host's memory."""
+    """Adapts ``constants`` to devices that cannot read each other's memory: each step uses the host's memory."""
     changed = {
         "share": THROUGH_HOST * constants["share"],
         "step_s": constants["step_s"] + HOST_S,
@@ -146,7 +147,7 @@ def through_host(constants: dict[str, float]) -> dict[str, float]:
 
 
 def named(op: CollectiveOp, stack: str) -> str:
-    """Name of the collective in ``NAMES``. Point to point is priced as a gather between two devices (one step)."""
+    """Name of the collective in ``NAMES``. A point-to-point transfer is treated as a one-step gather of two devices."""
     return {"p2p": "all_gather", "all_reduce": f"all_reduce.{stack}"}.get(op.collective, op.collective)
 
 
@@ -162,7 +163,7 @@ def features(
 
 
 def position(way: Link) -> Float64Array:
-    """Coordinates of a link for distances: base-2 logarithm of its GB/s, and its kind (kinds are far apart)."""
+    """Coordinates of a link: log2 of its GB/s, and a number for its kind. Links of different kinds are far apart."""
     return np.array([np.log2(way.bandwidth.number / 1e9), 4.0 if way.to == "host" else 0.0])
 
 

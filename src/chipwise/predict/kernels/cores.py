@@ -1,16 +1,16 @@
-"""Kernels of ONNX Runtime on CPU cores: a cost per node, arithmetic at a share of the peak, and bytes.
+"""Times of ONNX Runtime's kernels on CPU cores: a cost per graph node, arithmetic at a share of the peak, and bytes.
 
     t = node + FLOPs / (share · P) + bytes / B(working set)
 
-P is the FP32 rate (int8 rate for int8 weights) of the vector units of the computing cores. B depends on where the bytes
-of a whole pass are held between passes: a model of a few megabytes stays in the last-level cache, which is several
-times faster for a core than memory. ``times`` prices a kernel whose bytes come from memory; what a pass saves if
-its bytes fit in caches is subtracted last (``caches``).
+P is the peak rate of the computing cores' vector units: the FP32 rate, or for int8 weights the int8 rate. B is the
+bandwidth of the memory or cache that holds the bytes of a whole pass between passes. A model of a few megabytes stays
+in the last-level cache, which a core reads several times faster than memory. ``times`` predicts a kernel whose bytes
+come from memory; ``caches`` then subtracts what a pass saves if its bytes fit in caches.
 
-Constants are per clock of the sheet's base clock. They were set on one core of a Sapphire Rapids server (86 and 20
-models of one to thirty megabytes, ONNX Runtime 1.31.1). Two of the constants were chosen after seeing GPT-2 on a core
-of a Zen 5 server (``benchmarks/claims-cpu.csv``), so that is not an independent check. Several threads were never
-measured.
+The constants are relative to the data sheet's base clock. They were adjusted to runs on one core of a Sapphire Rapids
+server: ONNX Runtime 1.31.1, two sets of models of one to thirty megabytes (86 and 20 models). Two constants were chosen
+after measuring GPT-2 on a core of a Zen 5 server (``benchmarks/claims-cpu.csv``), so that measurement is not an
+independent check. Runs with several threads were never measured.
 
 References:
     Intel 64 and IA-32 Architectures Optimization Reference Manual (caches of a core); Fog, Instruction tables.
@@ -29,11 +29,11 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.engines import Engine
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.op import Op
-from chipwise.predict.kernels.times import KernelTimes
+from chipwise.predict.kernels.times import KernelTimes, together
 
 NODE_CLOCKS = 4.5e3  # clocks per node of a graph: dispatch, shapes, memory allocation
-NODES = {"attention": 2.0, "conv": 1.5, "sample": 0.5}  # overhead of a kernel, in nodes
-INT8_NODES = 1.6  # overhead of an int8 product, in nodes: a separate node quantises its input
+NODES = {"attention": 2.0, "conv": 1.5, "sample": 0.5}  # overhead of a kernel, in multiples of a node's
+INT8_NODES = 1.6  # overhead of an int8 matrix product in the same unit: a separate node quantises its input
 SHARE = {"matmul": 1.5, "attention": 0.04, "conv": 0.015}  # share of the peak at the base clock that kernels reach
 SHARE_ELSEWHERE = 0.05
 INT8_FEW = 0.15  # share of the int8 rate for a single row
@@ -48,19 +48,17 @@ CORE_MEMORY_ELSEWHERE = {"cpu": 14e9, "soc": 4e9}
 MEMORY_SHARE = 0.8  # share of the sheet's bandwidth for all cores together
 SYNC_CLOCKS = 4e3  # clocks to start and join threads of one kernel, per doubling of the threads
 LOG_HALFWIDTH = 0.8
-STEEPNESS = 2.0  # steepness of the cached share of a working set around the cache's capacity
+STEEPNESS = 2.0  # how steeply the cached share of a working set falls around the cache's capacity
 
 
 def times(op: Op, device: DeviceProfile, *, stack: str = "cores", fold: str | None = None) -> KernelTimes:
-    """Seconds of ``op`` (its sizes may be arrays), with bytes from memory.
+    """Seconds of ``op`` (its sizes may be arrays) if all its bytes come from memory.
 
     Raises:
         Unsupported: The device lists no rate or clock of CPU cores.
     """
     work = op.work()
-    flops, moved = np.broadcast_arrays(
-        np.asarray(work.flops, dtype=np.float64), np.asarray(work.bytes, dtype=np.float64)
-    )
+    flops, moved = together(work.flops, work.bytes)
     engine, clock, threads = vector_engine(device), clock_hz(device), threads_of(device)
     node_s = nodes_of(op) * (NODE_CLOCKS + SYNC_CLOCKS * np.log2(threads)) / clock
     compute_s = flops / rate_of(op, engine, device)
@@ -77,7 +75,7 @@ def times(op: Op, device: DeviceProfile, *, stack: str = "cores", fold: str | No
 
 
 class Cache(NamedTuple):
-    """A cache as all computing cores reach it."""
+    """A cache level, with its total capacity and bandwidth over all computing cores."""
 
     name: str
     capacity_bytes: float
@@ -85,17 +83,13 @@ class Cache(NamedTuple):
 
 
 def caches_of(device: DeviceProfile, *, whole: bool = False) -> list[Cache]:
-    """L2 and the last-level cache, in this order, as the fastest cores reach them; with ``whole``, as all cores do.
+    """The L2 cache and the last-level cache, in this order, if the data sheet lists them.
 
-    Caches that the sheet does not list are left out.
+    Capacity and bandwidth are totals over the cores of the fastest kind or, with ``whole``, over all cores.
     """
     kinds = [each for each in vector_engines(device) if whole or each is vector_engine(device)]
-    threads = sum(each.units.number if each.units is not None else 1.0 for each in kinds)
-    clocks_per_s = sum(
-        (each.units.number if each.units is not None else 1.0)
-        * (each.clock.number if each.clock is not None else device.clock_hz)
-        for each in kinds
-    )
+    threads = sum(_units(each) for each in kinds)
+    clocks_per_s = sum(_units(each) * _clock_hz(each, device) for each in kinds)
     found = []
     for level in device.memory:
         if level.name not in ("l2", "l3") or level.capacity is None:
@@ -121,14 +115,14 @@ def _reached(device: DeviceProfile, threads: float) -> float:
 
 
 def memory_bytes_per_s(device: DeviceProfile) -> float:
-    """Memory bandwidth that the computing cores achieve."""
+    """Memory bandwidth that the computing cores achieve together."""
     elsewhere = CORE_MEMORY_ELSEWHERE.get(device.kind, CORE_MEMORY_ELSEWHERE["cpu"])
     each = CORE_MEMORY_BYTES_PER_S.get(device.vendor, elsewhere)
     return min(MEMORY_SHARE * device.mem_bandwidth_bytes_per_s, each * threads_of(device))
 
 
 def vector_engine(device: DeviceProfile) -> Engine:
-    """The vector units of the CPU's cores; the fastest kind of core if there are several.
+    """The vector units of the CPU's cores. If there are several kinds of cores, the fastest kind is used.
 
     Raises:
         Unsupported: The sheet lists no vector units, or no FP32 rate for them.
@@ -143,14 +137,17 @@ def vector_engine(device: DeviceProfile) -> Engine:
 
 
 def vector_engines(device: DeviceProfile) -> list[Engine]:
-    """The vector units of all kinds of cores that have an FP32 rate."""
+    """The vector units of each kind of core; kinds without an FP32 rate are left out."""
     return [each for each in device.engines if each.part == "cpu" and each.kind == "vector" and each.rate("fp32")]
 
 
 def threads_of(device: DeviceProfile) -> float:
-    """Number of computing cores, one thread each; 1 if the sheet states none."""
-    units = vector_engine(device).units
-    return units.number if units is not None else 1.0
+    """Number of computing cores, which run one thread each; 1 if the data sheet states no number."""
+    return _units(vector_engine(device))
+
+
+def _units(engine: Engine) -> float:
+    return engine.units.number if engine.units is not None else 1.0
 
 
 def clock_hz(device: DeviceProfile) -> float:
@@ -159,12 +156,15 @@ def clock_hz(device: DeviceProfile) -> float:
     Raises:
         Unsupported: The sheet lists no clock.
     """
-    clock = vector_engine(device).clock
-    return clock.number if clock is not None else device.clock_hz
+    return _clock_hz(vector_engine(device), device)
+
+
+def _clock_hz(engine: Engine, device: DeviceProfile) -> float:
+    return engine.clock.number if engine.clock is not None else device.clock_hz
 
 
 def nodes_of(op: Op) -> float:
-    """Overhead of a kernel, in nodes of a graph."""
+    """Overhead of an operator's kernel, as a multiple of the overhead of one graph node."""
     if isinstance(op, Matmul):
         return INT8_NODES if weight_format(op.weights).dtype.value == "int8" else 1.0
     return NODES.get(op.kind, 1.0)
@@ -188,5 +188,5 @@ def rate_of(op: Op, engine: Engine, device: DeviceProfile) -> Float64Array | flo
 def _peak(engine: Engine, device: DeviceProfile) -> float:
     found = engine.rate("fp32")
     if found is None:
-        raise Unsupported(f"{device.name} lists no FP32 rate of its vector units")
+        raise Unsupported(f"{device.name} lists no FP32 rate of its vector units; pass a device file that has one")
     return found

@@ -1,8 +1,10 @@
-"""Fused mixture-of-experts kernels: dispatch, grouped products and combine in one call.
+"""Times of fused mixture-of-experts kernels: dispatch, grouped matrix products and combine in one call.
 
-Physics: experts with at least one row are read once, their rows are padded to tiles and multiplied, and several small
-kernels add a minimum time. Shares of the limits and floors are constants per stack and weight format, fitted on pooled
-devices; a bounded network corrects the rest (:mod:`.bounded`).
+In the formula, the weights of each expert with at least one row are read once, the rows are padded to whole tiles and
+multiplied, and several small kernels add a minimum time. Three quantities are fitted constants: the achieved share of
+the peak rate, the achieved share of the bandwidth, and the minimum time. They depend on the stack and the weight
+format, and are fitted to all devices together. A network with bounded output corrects the remaining error
+(:mod:`.bounded`).
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ from chipwise.predict.kernels.times import KernelTimes, launch_s
 ROUTING = "power_law_1.2"  # the distribution by which the fit's tables imitate real routers
 FORMATS = ("bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "mxfp4_fp8", "int4")
 DEFAULTS = {"compute": 0.45, "memory": 0.65, "kernels": 8.0, "power": 2.0}  # for unfitted stacks and formats
-TILE_ROWS = 16.0  # fewest rows of a grouped product's tile: one matrix instruction
+TILE_ROWS = 16.0  # fewest rows of a grouped matrix product's tile: one matrix instruction
 WIDEST_TILE_ROWS = 128.0
-LOG_HALFWIDTH = 0.9  # of one grouped product, which no table times
+LOG_HALFWIDTH = 0.9  # for a single grouped matrix product, which was never timed alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouped:
-    """Quantities of a grouped product for the formula and the network. Arrays broadcast."""
+    """Quantities of a grouped matrix product that the formula and the network use."""
 
     load: routing.RoutedLoad
     compute_s: Float64Array  # without padding
@@ -41,7 +43,7 @@ class Grouped:
 
 
 def format_class(weights: str, activations: str) -> str:
-    """Class of kernels that serve a weight format: one of ``FORMATS``."""
+    """The class of kernels, one of ``FORMATS``, that multiplies these weights with these activations."""
     if weights == "mxfp4":
         return "mxfp4_fp8" if activations.startswith("fp8") else "mxfp4"
     if weights == "nvfp4":
@@ -52,7 +54,7 @@ def format_class(weights: str, activations: str) -> str:
 
 
 def multiplied_in(weights: str, activations: str) -> str:
-    """The number format of the products: MXFP4 and 4-bit integers are widened to the activations' format."""
+    """The number format of the matrix products: MXFP4 and 4-bit integers are widened to the activations' format."""
     kind = format_class(weights, activations)
     if kind in ("mxfp4", "int4"):
         return activations if activations not in ("fp32", "tf32") else "bf16"
@@ -61,10 +63,12 @@ def multiplied_in(weights: str, activations: str) -> str:
 
 
 def product_peak(weights: str, activations: str, device: DeviceProfile) -> float:
-    """FLOP/s of the products. If the device lists no rate for narrow weights, they are widened to 16-bit activations.
+    """Peak FLOP/s of the matrix products.
+
+    If the device lists no rate for narrow weights, they are widened to the format of 16-bit activations.
 
     Raises:
-        Unsupported: The device has no such rate.
+        Unsupported: The device has no rate for the number format of the matrix products.
     """
     try:
         return analytic.peak(device, multiplied_in(weights, activations))
@@ -82,17 +86,19 @@ def times(
     fold: str | None = None,
     routing: str = ROUTING,
 ) -> KernelTimes:
-    """Seconds of the fused call on the busiest device of the group.
+    """Seconds of the fused call on the busiest of the devices that share the experts.
 
     Args:
-        op: Experts, or a single grouped product (priced with a third of the minimum time, without the network).
+        op: Experts, or a single grouped matrix product. A single product gets a third of the minimum time and is not
+            corrected by the network.
         device: Any data sheet.
         stack: ``vllm``, ``sglang`` or ``trtllm``.
-        fold: None for the bundled fit, else the fit that left a device or family out.
+        fold: None for the bundled fit; ``device:NAME`` or ``family:NAME`` for a fit without the data of that device
+            or family.
         routing: ``uniform``, ``balanced`` or ``power_law_A``.
 
     Raises:
-        Unsupported: The device has no rate for the products' format; the routing or fold is unknown.
+        Unsupported: The device has no rate for the matrix products' format; the routing or fold is unknown.
     """
     fitted = bounded.load("experts")
     kind = format_class(op.weights, op.activations)
@@ -103,7 +109,7 @@ def times(
     latency = base_s(numbers, constants, launch)
     situation = fitted.situation(device, fold, hardware(device))
     halfwidth = fitted.halfwidth(stack, situation)
-    if isinstance(op, GroupedMatmul):  # it was not timed separately
+    if isinstance(op, GroupedMatmul):  # single grouped matrix products were not timed separately
         situation, halfwidth = "unseen", LOG_HALFWIDTH
     else:
         inputs = features(
@@ -122,10 +128,10 @@ def times(
 
 
 def grouped(op: ExpertsOp | GroupedMatmul, device: DeviceProfile, *, routing: str) -> Grouped:
-    """The limits of ``op`` on ``device``: products at the dense peak, bytes at the memory bandwidth.
+    """The load of the busiest device, its seconds of computing at the dense peak, and its seconds of moving bytes.
 
     Raises:
-        Unsupported: The device has no rate for the products' format.
+        Unsupported: The device has no rate for the matrix products' format.
     """
     topk: Size
     if isinstance(op, GroupedMatmul):
@@ -147,7 +153,10 @@ def grouped(op: ExpertsOp | GroupedMatmul, device: DeviceProfile, *, routing: st
 
 
 def base_s(numbers: Grouped, constants: dict[str, float], launch: float) -> Float64Array:
-    """Seconds by the formula: several launches, plus a power mean of the two limits at their achieved shares."""
+    """Seconds by the formula: several launches, plus a power mean of computing time and memory time.
+
+    Both times assume the achieved shares of the peak rates.
+    """
     power = constants["power"]
     compute, memory = numbers.padded_s / constants["compute"], numbers.memory_s / constants["memory"]
     floor = constants["kernels"] * launch * (1.0 if numbers.matrices > 1 else 1 / 3)
@@ -166,7 +175,7 @@ def features(
     fitted: Fitted,
     seen: bool,
 ) -> Float32Array:
-    """Inputs of the network, (rows, inputs): sizes, limits, routing, stack, format, data sheet, device if ``seen``."""
+    """Inputs of the network, (rows, inputs): sizes, limits, routing, stack, format, hardware, device if ``seen``."""
     shape = base.shape
     size = int(base.size)
     kind = format_class(op.weights, op.activations)

@@ -1,9 +1,9 @@
-"""Matrix products: physics with fitted constants, a bounded network for the remaining error, and intervals.
+"""Times of matrix products: a physical formula with fitted constants, a network that corrects it, and intervals.
 
-If the kernels of the device, stack and format were measured, the network has them as an input. Otherwise a second,
-smaller network has only the device's class (which similar devices share) as an input, or no class if the fit has no
-such device; its correction shrinks with the data sheet's distance from fitted ones. ``chipwise fit`` writes the bundled
-values.
+If kernels of this device, stack and format were measured, a network that knows device, stack and format corrects the
+formula. Otherwise a second, smaller network is used, which knows only the device's class (shared by similar devices).
+If the fit has no device of that class, this network ignores the class, and its correction shrinks as the device's data
+sheet differs more from those in the fit. ``chipwise fit`` writes the bundled values.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,15 +22,13 @@ from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.ops.matmul import Matmul
 from chipwise.predict.kernels import alignment
+from chipwise.predict.kernels.bounded import DATA, SHIPPED, STACKS
 from chipwise.predict.kernels.gemm_features import features
 from chipwise.predict.kernels.gemm_formats import path_of
 from chipwise.predict.kernels.gemm_network import ARRAYS, Network, from_arrays
 from chipwise.predict.kernels.gemm_physics import Machine, parts, units_and_clock
-from chipwise.predict.kernels.times import KernelTimes, Situation
+from chipwise.predict.kernels.times import KernelTimes, Situation, together
 
-DATA = Path(__file__).parents[1] / "data"
-SHIPPED = "all"  # the fold that leaves nothing out
-STACKS = ("vllm", "sglang", "trtllm")
 ANY = "*"  # class of a device without similar devices in the fit
 REACH = 3.0  # distance, in doublings of data-sheet figures, over which the correction shrinks to 1/e
 NEAR = 0.4  # distance, in doublings, over which one device's errors lose weight for another
@@ -48,17 +45,17 @@ def times(op: Matmul, device: DeviceProfile, *, stack: str = "vllm", fold: str |
     """Seconds of ``op`` (its sizes may be arrays) on ``device``, including the quantisation of its activations.
 
     Args:
-        op: The product.
+        op: The matrix product.
         device: Any data sheet.
-        stack: The stack whose kernels run; an unmeasured stack counts as ``vllm``.
-        fold: None for the bundled fit; ``device:NAME`` or ``family:NAME`` for the fit that left that device or family
-            out.
+        stack: The stack whose kernels run; a stack that was not measured counts as ``vllm``.
+        fold: None for the bundled fit; ``device:NAME`` or ``family:NAME`` for a fit without the data of that device
+            or family.
 
     Raises:
         Unsupported: The device has no rate for the multiplied format, or the fold does not exist.
     """
     path = path_of(op.weights, op.activations, device)
-    m, n, k = np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in (op.m, op.n, op.k)))
+    m, n, k = together(op.m, op.n, op.k)
     shape = m.shape
     m, n, k = m.ravel(), n.ravel(), k.ravel()
     name = fold_name(fold, device)
@@ -88,10 +85,10 @@ def times(op: Matmul, device: DeviceProfile, *, stack: str = "vllm", fold: str |
 
 
 def on_grid(size: Float64Array) -> Float64Array:
-    """Rounds down to a multiple of 256 (below 256, to a power of two), like the measured widths and depths.
+    """Rounds ``size`` down to a size on the measured grid: a multiple of 256, or a power of two below 256.
 
-    Other sizes use the correction for the rounded size, but the physics of their exact size, including partly filled
-    tiles.
+    The network computes its correction for the rounded size. The physical formula uses the exact size, so it counts
+    partly filled tiles.
     """
     return np.where(size >= GRID, np.floor(size * (1 / GRID)) * GRID, np.exp2(np.floor(np.log2(np.maximum(size, 1.0)))))
 
@@ -104,7 +101,7 @@ def _misaligned(
     constants: tuple[Facts, Facts],
     cost: Float64Array,
 ) -> tuple[Float64Array, Float64Array]:
-    """Seconds with tiles that take exp(``cost``) times as long, and the log half-width of that factor."""
+    """Seconds if tiles take exp(``cost``) times as long, and the log half-width due to the uncertainty of ``cost``."""
     low_s, total_s, high_s = (
         parts(m, n, k, machine, *constants, slower=np.exp(cost * share)).total_s
         for share in (1 - alignment.DOUBT, 1.0, 1 + alignment.DOUBT)
@@ -113,7 +110,10 @@ def _misaligned(
 
 
 def _unmeasured(size: Float64Array, near: Float64Array) -> Float64Array:
-    """Mask of sizes that are not on the measured grid; they use the correction of an aligned size."""
+    """Replaces sizes on the measured grid by an aligned size; keeps all other sizes.
+
+    Measurements on the grid already include the effect of misalignment, so only other sizes get a factor for it.
+    """
     return np.where(near == size, GRID, size)
 
 
@@ -139,16 +139,16 @@ def _correction(
 
 @functools.cache
 def halfwidth(here: tuple[float, ...], path: str, fold: str, situation: Situation) -> float:
-    """Half of the 90 % interval, as a logarithm, from the errors on similar devices when a fit left them out.
+    """Half of the 90 % interval, as a logarithm, from the errors on similar devices that a fit left out.
 
     Args:
-        here: The device's :func:`hardware`.
+        here: The figures of the device from :func:`hardware`.
         path: The kernel path, see :class:`KernelPath`.
-        fold: The fold. The errors of its devices are used, each from a fit without that device.
+        fold: The fold. The errors on each of its devices come from a fit without that device.
         situation: ``sibling`` or ``unseen``.
 
-    Devices are weighted by the closeness of their data sheets; devices of one class share one weight. The result is the
-    larger of the half-widths from this path's errors and from all paths' errors.
+    Devices with a similar data sheet get a larger weight; devices of one class share one weight. Two half-widths are
+    computed, from the errors of this path and from those of all paths, and the larger one is returned.
 
     References:
         Tibshirani et al. 2019, Conformal prediction under covariate shift.
@@ -172,10 +172,11 @@ def halfwidth(here: tuple[float, ...], path: str, fold: str, situation: Situatio
 
 
 def fold_name(fold: str | None, device: DeviceProfile | None = None) -> str:
-    """Stored name of the fit that left ``fold`` out; the full fit's name if nothing is left out.
+    """Stored name of the fit that leaves out the data of ``fold``; the full fit's name if there are no such data.
 
-    A family's fold may keep a device of another class (Blackwell's keeps the RTX PRO 6000, whose units are a quarter as
-    wide); for that device, the fold that left it out is used.
+    A fit that leaves out a family may still contain a device of the family, if the device's class differs (see
+    :func:`class_of`). For example, the fit without Blackwell contains the RTX PRO 6000, whose units are a quarter as
+    wide. If ``device`` is such a device, the fit that leaves out only ``device`` is used instead.
 
     Raises:
         Unsupported: ``fold`` is neither None, ``device:NAME`` nor ``family:NAME``.
@@ -201,14 +202,13 @@ def fold_name(fold: str | None, device: DeviceProfile | None = None) -> str:
 
 
 def class_of(device: DeviceProfile) -> str:
-    """The device's class: its family, and 16-bit FLOPs per clock and unit (within a factor √2)."""
+    """The device's class: its family, and its 16-bit FLOPs per clock and unit, rounded to a power of two."""
     return f"{device.family}/{round(hardware(device)[3])}"
 
 
 def hardware(device: DeviceProfile) -> tuple[float, float, float, float]:
-    """Base-2 logarithms of memory bandwidth, FLOPs per byte, units, and 16-bit FLOPs per clock and unit."""
-    listed = device.peak_flops_per_s
-    peak = next((device.peak(name) for name in ("bf16", "fp16", "fp32", "int8", "fp8") if name in listed), None)
+    """Base-2 logarithms of memory bandwidth, FLOPs per byte, number of units, and 16-bit FLOPs per clock and unit."""
+    peak = device.rate("bf16", "fp16", "fp32", "int8", "fp8")
     if peak is None:
         raise Unsupported(f"{device.name} lists no arithmetic rate; pass a device file of your own that has one")
     bandwidth = device.mem_bandwidth_bytes_per_s
@@ -218,13 +218,13 @@ def hardware(device: DeviceProfile) -> tuple[float, float, float, float]:
 
 
 def distance(device: DeviceProfile, seen: Mapping[str, Sequence[float]]) -> float:
-    """Euclidean distance in doublings between ``device`` and the nearest device of ``seen``."""
+    """Distance between ``device`` and the nearest device of ``seen``: Euclidean, in the figures of :func:`hardware`."""
     here = np.asarray(hardware(device))
     return min(float(np.linalg.norm(here - np.asarray(there))) for there in seen.values())
 
 
 def _nearest(own: Facts, stack: str, path: str) -> tuple[str, str]:
-    """The nearest measured stack and path: first another stack is tried, then another path."""
+    """The closest measured combination of stack and path: other stacks are tried first, then other paths."""
     stack = stack.lower().replace("-", "").replace("tensorrtllm", "trtllm")
     stacks = (stack, *STACKS) if stack in STACKS else STACKS
     near = {"wide": ("bf16",), "w8a8": ("fp8",), "w4a16": ("w8a16", "bf16"), "w8a16": ("bf16",), "fp8_block": ("fp8",)}
@@ -232,19 +232,19 @@ def _nearest(own: Facts, stack: str, path: str) -> tuple[str, str]:
         for known in stacks:
             if f"{known}|{candidate}" in own:
                 return known, candidate
-    raise Unsupported(f"nothing was fitted for products in {path}; run: chipwise fit --from aiconfigurator")
+    raise Unsupported(f"no constants were fitted for products in {path}; run: chipwise fit --from aiconfigurator")
 
 
 @functools.cache
 def fitted() -> dict[str, Any]:
-    """Reads ``gemm.json``: constants and half-widths of each fold, provenance."""
+    """Reads ``gemm.json``: the constants and half-widths of each fold, and the provenance."""
     found: dict[str, Any] = json.loads((DATA / "gemm.json").read_text(encoding="utf-8"))
     return found
 
 
 @functools.cache
 def networks() -> dict[str, Network]:
-    """Reads the networks of ``gemm.npz``: ``seen``, and one per fold."""
+    """Reads the networks in ``gemm.npz``: ``seen`` for measured kernels, and one network for each fold."""
     facts = fitted()["networks"]
     with np.load(DATA / "gemm.npz", allow_pickle=False) as stored:
         return {

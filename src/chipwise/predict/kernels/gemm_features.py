@@ -1,4 +1,4 @@
-"""Inputs of the network that corrects the physics of products: shares of time, shape, fit to tiles."""
+"""Inputs of the network that corrects the formula for matrix products: shares of time, shape, and filling of tiles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COUNT = 37
 
 
 def features(m: Size, n: Size, k: Size, machine: Machine, parts: Parts) -> Float32Array:
-    """Dimensionless features without the device's name, (COUNT, rows) in float32."""
+    """Dimensionless features of matrix products, (COUNT, rows) in float32; the device's name is not a feature."""
     path, units = machine.path, machine.units
     m, n, k = (np.asarray(size, dtype=np.float32) for size in (m, n, k))
     inverse = (1 / parts.total_s).astype(np.float32)

@@ -1,4 +1,7 @@
-"""The small network that corrects the physics of products: shared layers, with biases and gains per kernel kind."""
+"""The small network that corrects the formula for matrix products; all kinds of kernels share its layers.
+
+Each kind of kernel has separate biases and gains.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ ARRAYS = ("mean", "scale", "first", "first_bias", "first_gain", "second", "secon
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Two hidden layers of leaky ReLUs. K is the number of kinds, F of features; H and G are the hidden widths."""
+    """A network with two hidden layers of leaky ReLUs.
+
+    K is the number of kinds of kernels, F the number of features; H and G are the widths of the hidden layers.
+    """
 
     mean: Float32Array  # (F,)
     scale: Float32Array  # (F,)
@@ -31,7 +37,10 @@ class Network:
     bound: float  # corrections are clipped to ± this, in logarithms
 
     def __call__(self, x_FR: Float32Array, kind: str) -> Float64Array:
-        """Corrections as logarithms, (rows,), for kernels of ``kind``. Features are clipped to four deviations."""
+        """Corrections as logarithms, (rows,), for kernels of ``kind``.
+
+        Features are clipped to four standard deviations.
+        """
         index = self.kinds.index(kind)
         gain = (1 + self.first_gain[index]).astype(np.float32)
         first, first_bias = self.first * gain, self.first_bias[index]
@@ -49,10 +58,10 @@ class Network:
         return np.clip(out, -self.bound, self.bound)
 
     def arrays(self) -> dict[str, Float32Array]:
-        """All arrays by stored name."""
+        """The arrays of the network, by the names under which they are stored."""
         return {name: getattr(self, name) for name in ARRAYS}
 
 
 def from_arrays(arrays: Mapping[str, Float32Array], kinds: tuple[str, ...], bound: float) -> Network:
-    """The network from its stored arrays (weights in half precision)."""
+    """Builds the network from its stored arrays, whose weights are in half precision."""
     return Network(kinds=kinds, bound=bound, **{name: arrays[name].astype(np.float32) for name in ARRAYS})

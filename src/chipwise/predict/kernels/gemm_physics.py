@@ -1,9 +1,10 @@
-"""Physics of one matrix product: tiles, waves, K steps, bytes, launch. The constants are the same for all devices.
+"""A physical formula for the time of one matrix product, with constants that are the same for all devices.
 
-A product is cut into output tiles; each streaming multiprocessor computes one at a time, in steps of 128 bytes along K.
-A step lasts as long as the slowest of multiplying, loading operands from L2, and the latency of the loop. If there are
-too few tiles, they are split along K. The tiles' time and the time to move bytes overlap (a p-norm); the launch and the
-kernel that quantises activations are added. The fastest of a few tile shapes is used, since libraries choose it.
+The output is cut into tiles. Each streaming multiprocessor computes one tile at a time, in steps of 128 bytes along the
+inner dimension K. A step lasts as long as the slowest of three parts: multiplying, loading operands from L2, and the
+latency of the loop. If there are fewer tiles than multiprocessors, the tiles are split along K. The time of the tiles
+and the time to move bytes overlap, so a p-norm combines the two. The launch and the kernel that quantises activations
+are added. Of a few tile shapes, the fastest is used, because libraries choose it too.
 
 References:
     NVIDIA, Matrix Multiplication Background User's Guide (tile and wave quantisation).
@@ -34,7 +35,7 @@ WIDEST_UNIT = 16384.0  # most 16-bit FLOPs per clock and unit; a larger systolic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Facts of a device and a path that the formula needs."""
+    """Facts about a device and a kernel path that the formula needs."""
 
     units: float
     clock_hz: float
@@ -47,7 +48,7 @@ class Machine:
 
     @classmethod
     def of(cls, device: DeviceProfile, path: KernelPath) -> Machine:
-        """Reads the data sheet; an unknown unit count is 16, an unknown clock 1.9 GHz."""
+        """Reads the facts from a data sheet. If they are unknown, 16 units and a clock of 1.9 GHz are assumed."""
         units, clock_hz = units_and_clock(device)
         faster, sheet = clock_factor(device), path.peak_flops_per_s
         path = replace(path, peak_flops_per_s=faster * path.peak_flops_per_s)
@@ -72,29 +73,29 @@ def _cache_bytes(device: DeviceProfile) -> float:
 
 
 def _power_ratio(device: DeviceProfile, path: KernelPath, unit_clocks_per_s: float) -> float:
-    """Power available per FLOP of the path over the power needed; 1 if the board's power is unknown.
+    """The board's power divided by the power that the path needs at its peak rate; at most 1.
 
-    The power needed per FLOP is proportional to the bytes of the format. Wider units spread the cost of moving operands
-    over more FLOPs: the power per FLOP falls with the square root of the FLOPs per clock. The ratio is at most 1.
+    It is 1 if the board's power is unknown. The energy needed per FLOP is proportional to the bytes of the number
+    format. Wider units spread the cost of moving operands over more FLOPs, so the energy per FLOP falls with the square
+    root of the FLOPs per clock.
     """
     if device.board_power is None:
         return 1.0
-    listed = device.peak_flops_per_s
-    wide = next((device.peak(name) for name in ("bf16", "fp16") if name in listed), path.peak_flops_per_s)
+    wide = device.rate("bf16", "fp16") or path.peak_flops_per_s
     flops_per_s = path.peak_flops_per_s * path.activation_bytes / 2
     width = wide / unit_clocks_per_s / FLOPS_PER_CLOCK
     return float(np.clip(device.board_power.number / flops_per_s / JOULES_PER_FLOP * np.sqrt(width), 0.2, 1.0))
 
 
 def units_and_clock(device: DeviceProfile) -> tuple[float, float]:
-    """Units and clock from the data sheet, or their fallbacks."""
+    """Number of units and clock in Hz from the data sheet, or the fallback values if they are not published."""
     units = device.units.number if device.units is not None else UNITS
     return units, device.clock.number if device.clock is not None else CLOCK_HZ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Seconds of one product and of its parts."""
+    """Seconds of one matrix product, in total and by part."""
 
     total_s: Float64Array
     tiles_s: Float64Array
@@ -107,7 +108,7 @@ class Parts:
 
 SHARED: Mapping[str, tuple[float, float]] = {
     "compute_share": (np.log(0.85), 0.3),  # log of the share of the dense peak inside a step
-    "power": (0.4, 0.05),  # exponent of the power ratio if power is short: clocks follow its power of 1/3 to 1/2
+    "power": (0.4, 0.05),  # exponent of the power ratio if power is short: clocks fall with its power of 1/3 to 1/2
     "memory_share": (np.log(0.85), 0.2),  # log of the share of the bandwidth
     "cache_share": (np.log(1 / 6), 0.3),  # log share of the cache in which one call's operands stay cached
     "cache_sharp": (np.log(4.0), 0.3),  # log of the sharpness of that limit
@@ -115,7 +116,7 @@ SHARED: Mapping[str, tuple[float, float]] = {
     "prologue": (np.log(2000.0), 1.0),  # log clocks per tile in addition to its steps
     "step": (np.log(200.0), 1.0),  # log of the least clocks of a step
     "feed": (np.log(64.0), 1.0),  # log bytes per clock into an SM of FLOPS_PER_CLOCK
-    "feed_power": (0.7, 0.15),  # exponent of the SM's FLOPs per clock in its loading rate
+    "feed_power": (0.7, 0.15),  # exponent with which an SM's loading rate grows with its FLOPs per clock
     "wave": (-1.0, 1.0),  # logit of how much a partly filled wave costs relative to a full one
     "reduce": (np.log(1500.0), 1.0),  # log clocks for each doubling of the split along K
     "overlap": (np.log(2.0), 0.5),  # log of p in the norm
@@ -123,9 +124,9 @@ SHARED: Mapping[str, tuple[float, float]] = {
     "step_clock": (0.5, 0.15),
     "prologue_clock": (0.5, 0.15),
     "quantise_row": (np.log(300.0), 1.0),  # log clocks for 512 values of a row
-    "quantise_bytes": (np.log(0.5), 1.0),  # log of bytes over bandwidth
+    "quantise_bytes": (np.log(0.5), 1.0),  # log of the factor on bytes over bandwidth
 }
-"""Constants that all products share: (prior mean, prior standard deviation)."""
+"""Constants that apply to all matrix products, each with its prior mean and prior standard deviation."""
 
 OWN: Mapping[str, tuple[float, float]] = {
     "launch": (np.log(3e-6), 2.0),  # log seconds
@@ -133,7 +134,7 @@ OWN: Mapping[str, tuple[float, float]] = {
     "quantise_row": (0.0, 2.0),
     "quantise_bytes": (0.0, 2.0),
 }
-"""Constants of one stack and path: the launch, and offsets to the shared constants."""
+"""Constants of one stack and kernel path, each with its prior: the launch, and offsets that are added to ``SHARED``."""
 
 
 def parts(
@@ -146,13 +147,13 @@ def parts(
     *,
     slower: Float64Array | float = 1.0,
 ) -> Parts:
-    """Seconds of an (m, k) by (k, n) product; sizes are float arrays of one shape.
+    """Seconds of multiplying an (m, k) matrix by a (k, n) matrix; sizes are float arrays of one shape.
 
     Args:
         m: Rows of the activations.
         n: Columns of the weights.
-        k: The shared dimension.
-        machine: The device and path.
+        k: The inner dimension.
+        machine: The device and kernel path.
         shared: Values of the constants in ``SHARED``, by name.
         own: Values of the constants in ``OWN``, by name.
         slower: Factor on the time of tiles for misaligned rows.

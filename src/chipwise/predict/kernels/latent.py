@@ -1,8 +1,8 @@
-"""Latent attention (MLA): absorbed (one latent is key and value of all heads) for decode, or expanded for prompts.
+"""Times of latent attention (MLA), which is absorbed in decode and expanded for prompts.
 
-Absorbed, it is attention with one key head of size ``kv_rank + rope_size``, whose first ``kv_rank`` values are also the
-value; expanded, it is multi-head attention. It uses the physics and networks of :mod:`.attention` with separate
-constants.
+In absorbed form, all heads use one latent vector as key and value: this is attention with one key head of size
+``kv_rank + rope_size``, whose first ``kv_rank`` values are also the value. Expanded latent attention is multi-head
+attention. The formula and the kind of networks are those of :mod:`.attention`, but with constants of their own.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.ops.attention import LatentAttentionOp
 from chipwise.predict.kernels import attention_physics as physics
 from chipwise.predict.kernels.attention import answer
-from chipwise.predict.kernels.attention_fit import STACKS
-from chipwise.predict.kernels.times import KernelTimes
+from chipwise.predict.kernels.bounded import STACKS
+from chipwise.predict.kernels.times import KernelTimes, together
 
 LANES = ("sglang-hopper", "sglang-blackwell", "sglang-plain", "trt-hopper", "trt-blackwell", "trt-plain", "other")
-"""Kernel designs: FlashAttention 3, NVIDIA's generated kernels and Triton's in SGLang; TensorRT-LLM's by generation."""
+"""Kernel designs, called lanes: SGLang's kernels by GPU generation (FlashAttention 3, NVIDIA's generated kernels, and
+Triton), TensorRT-LLM's kernels by GPU generation, and ``other``."""
 
 
 def lane(stack: str, device: DeviceProfile) -> str:
-    """Kernel design that ``stack`` runs on ``device``. vLLM uses SGLang's, the closest that was timed.
+    """Kernel design that ``stack`` runs on ``device``. vLLM counts as SGLang, the closest stack that was timed.
 
     Raises:
         UnknownName: The stack is not one of ``STACKS``.
@@ -38,12 +39,11 @@ def lane(stack: str, device: DeviceProfile) -> str:
 
 
 def call_of(op: LatentAttentionOp) -> physics.Call:
-    """``op`` as attention whose head size is the mean width of keys and values, so that FLOPs are counted correctly."""
+    """Converts ``op`` to ordinary attention with equal FLOPs: the head size is the mean width of keys and values."""
     key, result = np.asarray(op.key_size, dtype=np.float64), np.asarray(op.result_size, dtype=np.float64)
     width = (key + result) / 2
     kv_heads, stored = (1, key / width) if op.absorbed else (op.heads, 2)
-    asked = (op.batch, op.query_tokens, op.past_tokens, op.heads, kv_heads, width, 0, stored)
-    sizes = np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in asked))
+    sizes = together(op.batch, op.query_tokens, op.past_tokens, op.heads, kv_heads, width, 0, stored)
     return physics.Call(
         **dict(zip(physics.SIZES, sizes, strict=True)),
         causal=True,
@@ -59,11 +59,11 @@ def times(op: LatentAttentionOp, device: DeviceProfile, *, stack: str = "vllm", 
         op: Latent attention; sizes may be arrays.
         device: Any data sheet.
         stack: The stack whose kernels run: ``vllm``, ``sglang`` or ``trtllm``.
-        fold: None for the bundled fit; ``device:NAME`` or ``family:NAME`` for the fit that left that device or family
-            out.
+        fold: None for the bundled fit; ``device:NAME`` or ``family:NAME`` for a fit without the data of that device
+            or family.
 
     Raises:
-        Unsupported: The device has no rate for the format of the products.
+        Unsupported: The device has no rate for the number format of the matrix products.
     """
     call = call_of(op)
     absorbed = np.full(call.batch.shape, op.absorbed)

@@ -1,18 +1,19 @@
-"""Kernels of single-user runtimes (llama.cpp, MLX, ExLlamaV2, OpenVINO and others) on any engine.
+"""Times of kernels in single-user runtimes (llama.cpp, MLX, ExLlamaV2, OpenVINO and others) on a GPU, CPU, NPU or TPU.
 
 A kernel's time is the smooth maximum of the times for its bytes and for its arithmetic, plus a fixed cost:
 
     t = ((bytes / B · e^a)³ + (FLOPs / P · e^g)³)^(1/3) + e^c
 
-B is the memory bandwidth of the data sheet, P the FP32 rate of the engine's vector units. The three logarithms are sums
-of named terms: for the engine's class (NVIDIA's GPUs, x86 CPUs, …), the weights' format, the runtime and the
-architecture, plus two slopes in logarithms of chip figures: the bandwidth (large chips reach a smaller share of it),
-and the speed of matrix units relative to vector units (prompts gain a part of it). A chip whose architecture was not in
-the fit has only the terms of its class. ``g`` is one sum for products of a few rows (decoding, where weights are
-unpacked for each row) and another for many (prompts). Each pass also has a fixed cost, counted where its token is
-chosen.
+B is the memory bandwidth on the data sheet, and P is the FP32 rate of the engine's vector units; an engine is the GPU,
+CPU, NPU or TPU that computes. The logarithms a, g and c are sums of named terms for the engine's class (NVIDIA's GPUs,
+x86 CPUs, …), the format of the weights, the runtime and the chip's architecture. There are also slopes, which multiply
+the logarithm of a figure of the chip, such as its bandwidth (chips with more bandwidth reach a smaller share of it) or
+the ratio of the rates of matrix and vector units (the speed of prompt processing grows with a power of this ratio). A
+chip whose architecture was not in the fit has only the terms of its class. ``g`` has one sum for matrix products of a
+few rows (in decode, where weights are unpacked for each row) and another for matrix products of many rows (prompts).
+Each pass also has a fixed cost, which is counted in the kernel that chooses the token.
 
-The terms are fitted to whole runs measured by others, on decode and prompts together: ``chipwise fit --from edge``.
+The terms are fitted to published whole runs, to decode and prompts together: ``chipwise fit --from edge``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import Size
-from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.ops.matmul import GroupedMatmul
 from chipwise.model.ops.op import Op
@@ -52,19 +52,16 @@ from chipwise.predict.kernels.local_engines import (
     vector_flops_per_s,
     watts_a_flop,
 )
-from chipwise.predict.kernels.times import KernelTimes, Situation
+from chipwise.predict.kernels.times import KernelTimes, Situation, together
 
 DATA = Path(__file__).parents[1] / "data" / "local.json"
 FEW_ROWS = 8  # most rows for which llama.cpp uses matrix-vector kernels
-USUAL_BANDWIDTH, USUAL_CLOCK_HZ, USUAL_CORES = (
-    300e9,
-    1.5e9,
-    8.0,
-)  # reference values, at which the slopes contribute nothing
+# Reference values, at which the slopes contribute nothing:
+USUAL_BANDWIDTH, USUAL_CLOCK_HZ, USUAL_CORES = 300e9, 1.5e9, 8.0
 USUAL_WATTS_A_FLOP = {"gpu": 5e-12, "cpu": 40e-12}
 DRAWN_BYTES_A_FLOP = 0.125  # most bytes that CPU cores read and unpack per FP32 FLOP
 EXPERT_ROWS = 8.0  # rows per expert at which padding doubles the time
-TILE, IDLE_WAVES = (64.0, 128.0), 0.5  # tile of a GPU product (rows, columns); idle share of the last wave
+TILE, IDLE_WAVES = (64.0, 128.0), 0.5  # tile of a GPU matrix product (rows, columns); idle share of the last wave
 TAKEN_AT_ONCE = {"llama.cpp": 512.0, "mlx": 2048.0}  # positions of a prompt: llama.cpp's n_ubatch, MLX's prefill step
 WIDTH = 4096.0  # values per row if an operator does not state its rows
 SHARPNESS = 3.0  # sharpness of the maximum of the two times
@@ -101,15 +98,15 @@ BUILT_ON = {
     "t-mac": "llama.cpp",
     "ipex-llm": "llama.cpp",
 }
-"""For each stack, the stack with which it shares most code and whose terms it uses too."""
+"""For each stack, the stack with which it shares most code. It uses the terms of that stack in addition to its own."""
 DISTANCES = ("seen", "kin", "sibling", "unseen")
-"""How close the closest chip in the fit is: the chip itself, one of its architecture, one of its class, or none."""
+"""What the fit has: the chip itself, another chip of its architecture, another chip of its class, or none of these."""
 Sum = tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """The three sums: the names of their terms, with factors."""
+    """The terms of a kernel's three sums (bytes, arithmetic and fixed cost): names of terms, each with a factor."""
 
     bytes: Sum
     flops: Sum
@@ -120,8 +117,8 @@ class Terms:
 class Constants:
     """Fitted terms, and the half-widths of 90 % intervals in logarithms.
 
-    ``halfwidths`` is keyed ``PHASE|DISTANCE|CLASS`` with the class ``*`` for classes with too few runs. ``devices``,
-    ``architectures``, ``classes`` and ``stacks`` are those in the fit.
+    The keys of ``halfwidths`` are ``PHASE|DISTANCE|CLASS``; the class ``*`` is used for classes with too few runs.
+    ``devices``, ``architectures``, ``classes`` and ``stacks`` list what the runs in the fit cover.
     """
 
     terms: Mapping[str, float]
@@ -132,11 +129,11 @@ class Constants:
     stacks: frozenset[str]  # ``CLASS|STACK``
 
     def sum(self, terms: Iterable[tuple[str, float]]) -> float:
-        """The sum of the terms times their factors; terms without fitted runs are 0."""
+        """The sum of the terms, each multiplied by its factor; a term without runs in the fit is 0."""
         return sum(self.terms.get(name, 0.0) * times for name, times in terms)
 
     def distance(self, device: DeviceProfile, part: str, stack: str = "") -> str:
-        """How close the closest chip in the fit is, one of ``DISTANCES``; the last one if ``stack`` is new."""
+        """How close the fit is to a chip, one of ``DISTANCES``; ``unseen`` if the fit has no runs of ``stack``."""
         if stack and f"{engine_class(device, part)}|{stack}" not in self.stacks:
             return "unseen"
         if f"{device.name.partition(':')[0]}|{part}" in self.devices:
@@ -146,26 +143,26 @@ class Constants:
         return "sibling" if engine_class(device, part) in self.classes else "unseen"
 
     def situation(self, device: DeviceProfile, part: str, stack: str = "") -> Situation:
-        """Situation of the device: it was in the fit, others of its class were, or none were."""
+        """``seen`` if the device is in the fit, ``sibling`` if another one of its class is, else ``unseen``."""
         found = self.distance(device, part, stack)
         return "seen" if found == "seen" else "unseen" if found == "unseen" else "sibling"
 
     def halfwidth(self, phase: str, device: DeviceProfile, part: str, stack: str = "") -> float:
-        """Half of the 90 % interval of a pass; wider for less known devices and stacks."""
+        """Log half-width of a pass's 90 % interval; it is larger for devices and stacks that are far from the fit."""
         return self.class_halfwidth(phase, self.distance(device, part, stack), interval_class(device, part))
 
     def class_halfwidth(self, phase: str, distance: str, kind: str) -> float:
-        """The half-width of an engine class, or of all classes if it has too few runs."""
+        """The half-width for the engine class ``kind``, or for all classes together if this one has too few runs."""
         found = self.halfwidths.get(f"{phase}|{distance}|{kind}")
         return self.halfwidths[f"{phase}|{distance}|*"] if found is None else found
 
 
 def terms_of(device: DeviceProfile, part: str, stack: str, op: Op | KernelKind, *, few: bool) -> Terms:
-    """The terms of one kernel.
+    """The terms that apply to one kernel.
 
     Args:
         device: The chip.
-        part: The part of it that computes.
+        part: The part of the chip that computes: ``gpu``, ``cpu``, ``npu`` or ``tpu``.
         stack: One of ``STACKS``.
         op: The operator or its kind; its sizes are not used.
         few: Whether at most ``FEW_ROWS`` rows are multiplied.
@@ -178,7 +175,7 @@ def terms_of(device: DeviceProfile, part: str, stack: str, op: Op | KernelKind, 
     layout = f"{stack} {format_layout(weights)}" if stack == "ik-llama.cpp" else format_layout(weights)
     own = "pass" if op.kind == "sample" else "kernel"
     read = [f"bytes|{kind}", f"bytes|{kind}|{group}", f"bytes|{chip}", *(f"bytes|{kind}|{name}" for name in stacks)]
-    if part == "gpu" and device.kind == "soc" and units != chip:  # they read the same kind of memory as the processor
+    if part == "gpu" and device.kind == "soc" and units != chip:  # such GPUs read the processor's memory
         read.append(f"bytes:unit|{units}")
     done = [f"{phase}|{kind}", f"{phase}|{kind}|{layout}", f"{phase}|{units}"]
     done += [f"{phase}|{kind}|{name}" for name in stacks]
@@ -213,7 +210,10 @@ def terms_of(device: DeviceProfile, part: str, stack: str, op: Op | KernelKind, 
 
 
 def _slopes(device: DeviceProfile, part: str, stack: str, weights: str, phase: str) -> tuple[Sum, Sum, Sum]:
-    """The slope terms of bytes, arithmetic and kernels: each is multiplied by the logarithm of a data-sheet figure."""
+    """For each of the three sums, its slopes: pairs of a name and the data sheet's figure that the slope multiplies.
+
+    Figures are logarithms, mostly relative to a usual chip.
+    """
     kind = engine_class(device, part)
     wide = math.log(device.mem_bandwidth_bytes_per_s / USUAL_BANDWIDTH)
     clock = clock_hz(device, part)
@@ -236,14 +236,15 @@ def _slopes(device: DeviceProfile, part: str, stack: str, weights: str, phase: s
 
 
 def demands(op: Op, device: DeviceProfile, part: str, stack: str) -> tuple[Size, Size, Size]:
-    """Seconds of an operator's bytes, seconds of its arithmetic, and its number of launches.
+    """Seconds for an operator's bytes, seconds for its arithmetic, and its number of launches.
 
-    Prompts longer than ``TAKEN_AT_ONCE`` are processed in pieces, each of which reads the weights again. The arithmetic
-    includes idle time from partly filled tiles: experts with few rows, and units without a tile. CPU cores read at most
-    ``DRAWN_BYTES_A_FLOP`` bytes per FLOP.
+    Prompts longer than ``TAKEN_AT_ONCE`` are processed in chunks, and each chunk reads the weights again. The time for
+    arithmetic includes the waste of partly filled tiles of experts and of GPU units without a tile. However fast memory
+    is, CPU cores read fewer than ``DRAWN_BYTES_A_FLOP`` bytes in the time of one FLOP at their peak rate.
 
     Returns:
-        Bytes over the sheet's bandwidth, FLOPs over the vector units' FP32 rate, launches; scalars or arrays.
+        Bytes over the bandwidth at which ``part`` reads them, FLOPs over the vector units' FP32 rate, and launches; all
+        are numbers or arrays.
     """
     work, rows = op.work(), np.maximum(rows_of(op), 1.0)
     at_once = TAKEN_AT_ONCE.get(BUILT_ON.get(stack, stack), math.inf)
@@ -258,14 +259,14 @@ def demands(op: Op, device: DeviceProfile, part: str, stack: str) -> tuple[Size,
 
 
 def unpacking_s(op: Op, device: DeviceProfile, part: str) -> Size:
-    """Seconds of an operator's bytes on a part whose memory is infinitely fast: what CPU cores take to unpack them."""
+    """Seconds for an operator's bytes if memory were infinitely fast: on CPU cores the time to unpack them, else 0."""
     if part != "cpu":
         return 0.0
     return np.asarray(op.work().bytes, np.float64) / (DRAWN_BYTES_A_FLOP * vector_flops_per_s(device, part))
 
 
 def _idle(op: Op, rows: Float64Array, units: float) -> Size:
-    """Slowdown of matrix products by partly filled tiles and idle units."""
+    """Factor by which partly filled tiles and idle units slow matrix products down."""
     if isinstance(op, ExpertsOp | GroupedMatmul):
         if isinstance(op, ExpertsOp):
             each = rows * (op.topk * op.local_experts / op.experts) / op.local_experts
@@ -279,7 +280,7 @@ def _idle(op: Op, rows: Float64Array, units: float) -> Size:
 
 
 def theme_of(op: Op | KernelKind) -> str:
-    """The kind of work of an operator; kinds have different costs beyond bytes and arithmetic."""
+    """The kind of work of an operator, on which its cost beyond bytes and arithmetic depends."""
     if op.kind in ("attention", "latent_attention"):
         return "attention"
     if is_expert(op) or op.kind == "route":
@@ -290,7 +291,7 @@ def theme_of(op: Op | KernelKind) -> str:
 
 
 def content_of(op: Op | KernelKind) -> str:
-    """Name of a kernel's main input: the cache, a recurrent state, or weights by bits per value."""
+    """What a kernel mainly reads: the KV cache, a recurrent state, or weights with a number of bits per value."""
     if op.kind in ("attention", "latent_attention"):
         return "cache"
     if op.kind == "scan":
@@ -299,7 +300,7 @@ def content_of(op: Op | KernelKind) -> str:
 
 
 def weights_of(op: Op | KernelKind) -> str:
-    """The format of the main input of a kernel."""
+    """The number format of a kernel's weights; fp16 if it has no weights."""
     return str(getattr(op, "weights", None) or "fp16")
 
 
@@ -321,10 +322,7 @@ def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | N
     memory_s, compute_s, pieces = np.broadcast_arrays(*demands(op, device, part, stack))
     kept_s = np.broadcast_to(unpacking_s(op, device, part), memory_s.shape)
     few = np.broadcast_to(rows_of(op) <= FEW_ROWS, memory_s.shape)
-    found = np.empty(memory_s.shape)
-    width = np.empty(memory_s.shape)
-    reading_s = np.empty(memory_s.shape)
-    launch_s = np.empty(memory_s.shape)
+    found, width, reading_s, launch_s = (np.empty(memory_s.shape) for _ in range(4))
     for phase in (True, False):
         chosen = few == phase
         if not chosen.any():
@@ -336,9 +334,7 @@ def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | N
         reading_s[chosen] = found[chosen] - launch_s[chosen] - joined(kept_s[chosen] * slower, done_s)
         width[chosen] = constants.halfwidth("decode" if phase else "prefill", device, part, stack)
     work = op.work()
-    flops, moved = (
-        np.broadcast_to(np.asarray(each, dtype=np.float64), found.shape) for each in (work.flops, work.bytes)
-    )
+    flops, moved, _ = together(work.flops, work.bytes, found)
     least_s = moved / device.mem_bandwidth_bytes_per_s
     return KernelTimes(
         latency_s=np.maximum(found, least_s),
@@ -367,7 +363,7 @@ class KernelKind:
 def _factors(
     constants: Constants, device: DeviceProfile, part: str, stack: str, kind: KernelKind, few: bool
 ) -> tuple[float, float, float]:
-    """Factors on the seconds of bytes and of arithmetic, and the seconds of a launch."""
+    """The factors that multiply the seconds for bytes and the seconds for arithmetic, and the seconds of a launch."""
     terms = terms_of(device, part, stack, kind, few=few)
     bytes_, flops, kernel = (math.exp(constants.sum(each)) for each in (terms.bytes, terms.flops, terms.kernel))
     return bytes_, flops, kernel
@@ -381,13 +377,13 @@ def _shipped_factors(
 
 
 def joined(memory_s: Float64Array, compute_s: Float64Array) -> Float64Array:
-    """Smooth maximum of two times."""
+    """Smooth maximum of the times for bytes and for arithmetic."""
     total: Float64Array = (memory_s**SHARPNESS + compute_s**SHARPNESS) ** (1 / SHARPNESS)
     return total
 
 
 def rows_of(op: Op) -> Float64Array:
-    """Rows multiplied with each weight matrix: 1 in a decode step of one request."""
+    """Number of rows by which each weight matrix is multiplied, such as 1 in a decode step of one request."""
     for name in ("m", "tokens", "rows"):
         if hasattr(op, name):
             return np.asarray(getattr(op, name), dtype=np.float64)
@@ -397,20 +393,15 @@ def rows_of(op: Op) -> Float64Array:
 
 
 def is_expert(op: Op | KernelKind) -> bool:
-    """Whether a kernel multiplies with the matrices of several experts."""
+    """Whether a kernel multiplies by the matrices of several experts."""
     return op.kind in ("experts", "looped_experts", "grouped_matmul")
 
 
 @functools.cache
 def _fastest(device: DeviceProfile, part: str) -> float:
     """FLOP/s of the part in its fastest format with at least 16 bits."""
-    rates = []
-    for name in ("fp32", "fp16", "bf16"):
-        try:
-            rates.append(device.peak(name, part=part))
-        except Unsupported:
-            continue
-    return max(rates, default=vector_flops_per_s(device, part))
+    rates = (device.rate(name, part=part) for name in ("fp32", "fp16", "bf16"))
+    return max(filter(None, rates), default=vector_flops_per_s(device, part))
 
 
 @functools.cache
@@ -421,11 +412,5 @@ def shipped() -> Constants:
 
 def constants_of(plain: Mapping[str, Any]) -> Constants:
     """Converts constants from their stored form."""
-    return Constants(
-        terms=plain["terms"],
-        halfwidths=plain["halfwidths"],
-        devices=frozenset(plain["devices"]),
-        architectures=frozenset(plain["architectures"]),
-        classes=frozenset(plain["classes"]),
-        stacks=frozenset(plain["stacks"]),
-    )
+    known = {name: frozenset(plain[name]) for name in ("devices", "architectures", "classes", "stacks")}
+    return Constants(terms=plain["terms"], halfwidths=plain["halfwidths"], **known)

@@ -1,7 +1,7 @@
-"""Figures of one of a chip's engines, computed from its data sheet for the kernels of local runtimes.
+"""Figures of the engine (GPU, CPU, NPU or TPU) on which a local runtime computes, from the chip's data sheet.
 
-These are the engine's class, the rate of its vector units, the relative rate of the units on which a runtime
-multiplies, and the cores and watts available.
+The figures are: the engine's class, the FP32 rate of its vector units, the rate of the units that multiply prompts
+(divided by this FP32 rate), the number of cores, and the power available.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from chipwise.hardware.engines import Engine
 NPU_FLOPS_A_BYTE = 200.0  # assumed NPU rate in FLOPs per byte of memory bandwidth
 NPU_USUAL = 84.8e9 * NPU_FLOPS_A_BYTE  # rate of a Snapdragon 8 Elite
 GPU_FLOPS_A_BYTE = 37.0
-"""Assumed FP32 rate of a phone's GPU in FLOPs per byte of memory bandwidth, if none is published: the median of Adreno
-650, 740, 750, 830 and X1-85."""
+"""FP32 rate assumed for a phone's GPU without a published rate, in FLOPs per byte of memory bandwidth. It is the median
+of Adreno 650, 740, 750, 830 and X1-85."""
 NPU_PORT: Mapping[str, float] = {"v68": 45e9, "v69": 45e9, "v73": 55e9, "v75": 60e9, "v81": 125e9}
-"""Bytes per second that a Hexagon NPU reads at most, by its generation.
+"""Highest rate in bytes per second at which a Hexagon NPU reads memory, by its generation.
 
-On chips with 51 to 135 GB/s and a v73, language models' weights are read at 40 to 46 GB/s (qai-hub-models 0.65.0,
-GenieX). The others are from one chip each or, of v68 and v75, assumed.
+On chips with 51 to 135 GB/s and a v73 NPU, language models' weights are read at 40 to 46 GB/s (qai-hub-models 0.65.0,
+GenieX). The figures of v68 and v75 are assumed; each of the others comes from one chip.
 """
 PORT_SHARPNESS = 6.0
 NPU_SLOWER: Mapping[str, float] = {
@@ -41,8 +41,8 @@ NPU_SLOWER: Mapping[str, float] = {
     "snapdragon-8-plus-gen-1": 2.3,
     "snapdragon-888": 1.5,
 }
-"""Time to first token of language models on NPUs, relative to a Snapdragon 8 Elite (qai-hub-models 0.65.0, Genie;
-the last six from parts of other models there, converted with an exponent of 1.6)."""
+"""Time to first token of language models on NPUs, relative to a Snapdragon 8 Elite (qai-hub-models 0.65.0, Genie).
+The last six figures were computed from times of parts of other models on these chips: their ratios to the power 1.6."""
 NPU_GENERATION: Mapping[str, str] = {
     name: generation
     for generation, names in {
@@ -55,16 +55,10 @@ NPU_GENERATION: Mapping[str, str] = {
     }.items()
     for name in names.split()
 }
-"""Generations of Hexagon NPUs (Qualcomm AI Hub's list of devices; that of the IQ-8275 is what llama.cpp says there)."""
+"""Generation of each chip's Hexagon NPU, from Qualcomm AI Hub's list of devices, or for the IQ-8275 from llama.cpp."""
 LAPTOP_W = 55.0  # processors up to this power are in laptops and small machines
 Part = Literal["gpu", "npu", "cpu", "tpu"]
-NPU_STACKS = (
-    "genie",
-    "geniex",
-    "geniex-llama.cpp",
-    "rkllm",
-    "coreml",
-)  # stacks that run on the NPU if the chip has one
+NPU_STACKS = ("genie", "geniex", "geniex-llama.cpp", "rkllm", "coreml")  # run on the NPU if the chip has one
 GPU_STACKS = ("mlc", "litert-lm")  # stacks that run on a phone's GPU
 BUILT_IN_STACKS = ("openvino", "llama.cpp-vulkan", "ipex-llm")  # stacks that run on a chip's GPU wherever it has one
 INTEGER_STACKS = ("llama.cpp", "ik-llama.cpp", "geniex-llama.cpp", "openvino")
@@ -72,11 +66,10 @@ INTEGER_STACKS = ("llama.cpp", "ik-llama.cpp", "geniex-llama.cpp", "openvino")
 
 
 def engine_class(device: DeviceProfile, part: str) -> str:
-    """The class of the engine that runs the model, such as ``nvidia gpu``, ``x86 cpu``, ``npu``."""
+    """The class of the engine on which the model runs, such as ``nvidia gpu``, ``x86 cpu`` or ``npu``."""
     if part == "cpu":
-        return (
-            "apple cpu" if device.vendor == "Apple" else "x86 cpu" if device.vendor in ("Intel", "AMD") else "arm cpu"
-        )
+        cores_of = {"Apple": "apple", "Intel": "x86", "AMD": "x86"}
+        return f"{cores_of.get(device.vendor, 'arm')} cpu"
     if part == "gpu" and device.vendor in ("NVIDIA", "AMD", "Intel", "Apple"):
         return f"{device.vendor.lower()} gpu"
     return "other gpu" if part == "gpu" else part
@@ -99,10 +92,10 @@ _GPU_WORDS = ("Adreno", "Mali", "Immortalis", "Xclipse", "RDNA")
 
 
 def engine_architecture(device: DeviceProfile, part: str) -> str:
-    """Architecture of a part of the chip, named by family.
+    """Name of the architecture of one part of the chip.
 
-    Renamed processors with the same cores (see Intel's ARK), graphics with the same instruction set, and equal cores or
-    graphics in chips of several vendors have the same architecture.
+    Parts that are alike share a name: renamed processors with the same cores (see Intel's ARK), GPUs with the same
+    instruction set, and cores or GPUs that several vendors use in their chips.
     """
     whole = device.architecture
     if part == "npu":
@@ -123,7 +116,7 @@ def engine_architecture(device: DeviceProfile, part: str) -> str:
 
 
 def interval_class(device: DeviceProfile, part: str) -> str:
-    """The class for half-widths: engine class and market."""
+    """The key of an engine's half-widths: the engine class, which for some classes is split by market."""
     kind = engine_class(device, part)
     if kind == "nvidia gpu":
         return f"nvidia {_market(device)} gpu"
@@ -139,7 +132,7 @@ def _market(device: DeviceProfile) -> str:
 
 
 def part_of(device: DeviceProfile, stack: str) -> Part:
-    """The default part of a system on a chip for ``stack``."""
+    """The part of the chip on which ``stack`` runs by default."""
     parts = {engine.part for engine in device.engines}
     if stack in NPU_STACKS and "npu" in parts:
         return "npu"
@@ -151,10 +144,10 @@ def part_of(device: DeviceProfile, stack: str) -> Part:
 
 
 def vector_flops_per_s(device: DeviceProfile, part: str) -> float:
-    """FP32 rate of the part's vector units, over all cores; scaled from another format if FP32 is not listed.
+    """FP32 rate of all vector units of the part. If FP32 is not listed, it is derived from another format.
 
-    Phone vendors publish no NPU rates, so those are relative rates from measurements, or else ``NPU_FLOPS_A_BYTE``
-    times the memory bandwidth.
+    The rates of NPUs come from measured times relative to one chip, or else are ``NPU_FLOPS_A_BYTE`` times the memory
+    bandwidth, because phone vendors do not publish them.
 
     Raises:
         Unsupported: The part has no rate in any format.
@@ -170,11 +163,11 @@ def vector_flops_per_s(device: DeviceProfile, part: str) -> float:
                 return share * (sum(rates) if part == "cpu" else max(rates))
     if part == "gpu" and device.kind == "soc" and engines:
         return GPU_FLOPS_A_BYTE * device.mem_bandwidth_bytes_per_s
-    raise Unsupported(f"{device.name} lists no arithmetic rate of its {part}")
+    raise Unsupported(f"{device.name} lists no arithmetic rate of its {part}; pass a device file of your own with one")
 
 
 def read_bytes_per_s(device: DeviceProfile, part: str) -> float:
-    """Bandwidth of the memory as the part sees it: the sheet's, or less where an NPU's own port is narrower."""
+    """Bandwidth at which the part reads memory: that of the data sheet, or less if an NPU's memory port is slower."""
     whole = device.mem_bandwidth_bytes_per_s
     port = NPU_PORT.get(NPU_GENERATION.get(device.name.partition(":")[0], "")) if part == "npu" else None
     if port is None:
@@ -183,10 +176,11 @@ def read_bytes_per_s(device: DeviceProfile, part: str) -> float:
 
 
 def integer_share(device: DeviceProfile, part: str) -> float:
-    """Integer rate of the vector units relative to their FP32 rate, which limits unpacking weights for a few rows.
+    """Integer rate of the vector units relative to their FP32 rate; it limits how fast weights are unpacked in decode.
 
-    It is one half if the sheet counts FP32 lanes without integer support (NVIDIA from Ampere to Hopper, except the A100
-    and A30; CUDA C++ programming guide, arithmetic throughput) or two instructions at once (RDNA 3 and later).
+    On NVIDIA's GPUs of 2017 to 2024, at most 64 FP32 lanes of a unit compute integers, so the rate is 1/2 for units of
+    128 lanes (CUDA C++ programming guide, arithmetic throughput). The A100 and A30 have 64. It is also 1/2 on RDNA 3
+    and 4, whose data sheets count two FP32 instructions that are issued at once. It is 1 in all other cases.
     """
     lanes = [
         each.fma_per_clock["fp32"].number for each in _vector_engines(device, part) if "fp32" in each.fma_per_clock
@@ -203,13 +197,13 @@ def _vector_engines(device: DeviceProfile, part: str) -> list[Engine]:
 
 
 def clock_hz(device: DeviceProfile, part: str) -> float | None:
-    """Clock of the part's vector units; None if the sheet has none."""
+    """Clock of the part's vector units; None if the data sheet states no clock for them."""
     clocks = [each.clock.number for each in _vector_engines(device, part) if each.clock is not None]
     return max(clocks) if clocks else None
 
 
 def format_group(name: str) -> str:
-    """Weight formats with equal unpacking cost, by the bits of a value."""
+    """The group of formats that cost as much to unpack as the format ``name``; it is named after the bits per value."""
     stored = weight_format(name)
     bits = stored.bits_per_weight
     if stored.dtype.value == "fp4":
@@ -218,18 +212,18 @@ def format_group(name: str) -> str:
 
 
 def format_layout(name: str) -> str:
-    """Weight formats with equal cost in products of prompts: by bits and block layout."""
+    """Name of the group of formats that are as fast as ``name`` in prompts; it states bits and block layout."""
     low = name.lower()
     family = "iq" if low.startswith("iq") else "k" if "_k" in low and low.startswith("q") else "plain"
     return f"{format_group(name)} {family}"
 
 
 def product_gain(device: DeviceProfile, part: str, stack: str, weights: str) -> float:
-    """Peak rate of the units that multiply a prompt with ``weights`` in ``stack``, over the vector units' FP32 rate.
+    """Peak rate of the units that multiply prompts by ``weights``, divided by the FP32 rate of the vector units.
 
-    They are integer matrix units if the runtime uses them (llama.cpp's quantised products in CUDA, HIP and SYCL), else
-    16-bit matrix units, else dot products of four int8 values (dp4a), else vector units. llama.cpp's Vulkan backend
-    multiplies bf16 weights as fp32.
+    The units are the fastest that the runtime ``stack`` can use: integer matrix units (llama.cpp's quantised matrix
+    products in CUDA, HIP and SYCL), 16-bit matrix units, dot products of four int8 values (dp4a), or vector units.
+    llama.cpp's Vulkan backend multiplies bf16 weights as fp32.
     """
     if part in ("npu", "tpu"):
         return 1.0
@@ -242,7 +236,7 @@ def product_gain(device: DeviceProfile, part: str, stack: str, weights: str) -> 
     if weights == "bf16" and stack == "llama.cpp-vulkan":
         names = ("fp32",)
     rates = [engine.rate(name) or 0.0 for engine in engines for name in names]
-    if device.vendor == "NVIDIA":  # 16-bit products with 16-bit accumulation, at half the int8 rate on every chip
+    if device.vendor == "NVIDIA":  # 16-bit matrix products with 16-bit accumulation, at half the int8 rate on all chips
         rates += [0.5 * (engine.rate("int8") or 0.0) for engine in engines]
     if quantised and has_dot_products(device):
         rates.append(4 * vector)
@@ -250,7 +244,7 @@ def product_gain(device: DeviceProfile, part: str, stack: str, weights: str) -> 
 
 
 def _cpu_product(engine: Engine, weights: str, *, quantised: bool) -> float:
-    """Operations per second of one kind of core; without int8 instructions, int8 runs as int16, two per lane."""
+    """Operations per second of one kind of core. Without int8 instructions, int8 runs at twice the FP32 rate."""
     vector = engine.rate("fp32") or 0.0
     if quantised:
         return engine.rate("int8") or 2 * vector
@@ -258,10 +252,11 @@ def _cpu_product(engine: Engine, weights: str, *, quantised: bool) -> float:
 
 
 def has_dot_products(device: DeviceProfile) -> bool:
-    """Whether each FP32 lane of the GPU adds four products of int8 in an instruction (dp4a).
+    """Whether each FP32 lane of the GPU adds four products of int8 values in one instruction (dp4a).
 
-    NVIDIA: Pascal (except P100), Volta and Turing (CUDA C++ programming guide; later chips have half the lanes for
-    it), AMD's Vega 20, CDNA and RDNA 2 (instruction set architectures, V_DOT4_I32_I8), Intel's from Xe (Gen12).
+    This holds for NVIDIA's Pascal (except P100), Volta and Turing (CUDA C++ programming guide; in later chips only half
+    of the lanes can do so), for AMD's Vega 20, CDNA and RDNA 2 (instruction set architectures, V_DOT4_I32_I8), and for
+    Intel's GPUs from Xe (Gen12) on.
     """
     if device.vendor == "NVIDIA":
         return 2016 <= device.year < 2020 and "p100" not in device.name
@@ -271,22 +266,22 @@ def has_dot_products(device: DeviceProfile) -> bool:
 
 
 def cores(device: DeviceProfile) -> float:
-    """CPU cores that a runtime uses: all that the sheet lists."""
+    """Number of CPU cores that a runtime uses: all cores on the data sheet."""
     return sum(e.units.number for e in device.engines if e.part == "cpu" and e.units is not None) or 1.0
 
 
 def driver_of(device: DeviceProfile) -> str:
-    """The kind of machine whose operating system's driver an NPU is called through: Android, Linux or Windows."""
+    """Kind of machine, which determines the NPU's driver: ``phone`` (Android), ``board`` (Linux) or ``laptop``."""
     if device.name.startswith(("qcs", "sa8")):
         return "board"
     return "phone" if device.name.startswith("snapdragon") and "-x" not in device.name else "laptop"
 
 
 def watts_a_flop(device: DeviceProfile, part: str) -> float | None:
-    """Power of the chip over the vector rate of the part; None if no chip power is published.
+    """Power of the chip, divided by the FP32 rate of the part's vector units; None if the chip's power is unpublished.
 
-    For systems on a chip, only NVIDIA's and AMD's sheets state the chip's power; other sheets state a machine's wall
-    power.
+    For systems on a chip, only NVIDIA and AMD publish the power of the chip; the data sheets of other vendors state the
+    wall power of a machine.
     """
     whole = device.kind == "soc" and device.vendor not in ("NVIDIA", "AMD")
     if device.board_power is None or whole or part not in ("gpu", "cpu"):
@@ -295,13 +290,13 @@ def watts_a_flop(device: DeviceProfile, part: str) -> float | None:
 
 
 def gpu_units(device: DeviceProfile, part: str) -> float:
-    """GPU units that each process one tile of a product at a time; 0 if not published."""
+    """Number of GPU units, each of which processes one tile of a matrix product at a time; 0 if not published."""
     units = [e.units.number for e in device.engines if e.part == part == "gpu" and e.units is not None]
     return max(units, default=0.0)
 
 
 def market_of(device: DeviceProfile, part: str) -> str:
-    """Market of the chip (such as server or laptop) within its engine's class; empty if that makes no difference."""
+    """Market of the chip, such as ``laptop``; empty for engine classes that are not split by market."""
     kind = engine_class(device, part)
     if kind == "x86 cpu":
         return "laptop" if device.board_power is not None and device.board_power.number <= LAPTOP_W else "desktop"

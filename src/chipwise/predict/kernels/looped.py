@@ -1,8 +1,8 @@
-"""Mixtures of experts as a loop: one expert after another, each with its own small products.
+"""Times of mixtures of experts that run in a loop: one expert after another, each with its own small matrix products.
 
-Implementations without a grouped kernel work this way. Each expert with at least one row has kernels that gather,
-multiply and sum. These kernels were not timed, so each active expert is priced by the model of single products, plus
-launches. The host's time for the loop is not included.
+Implementations without a grouped kernel work this way. For each expert with at least one row, kernels gather, multiply
+and sum. These kernels were not timed, so each active expert is predicted as single matrix products plus launches. The
+host's time for the loop is not included.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from chipwise.model.ops.routing import ExpertsOp
 from chipwise.predict.kernels import experts, gemm
 from chipwise.predict.kernels.times import KernelTimes, launch_s
 
-BESIDE = 5  # kernels per expert besides its products: gather, activation, gating, router weights, sum
+BESIDE = 5  # kernels per expert besides its matrix products: gather, activation, gating, router weights, sum
 LOG_HALFWIDTH = 0.6  # assumed, not fitted
 
 
 def times(op: ExpertsOp, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Seconds of all active experts of ``op``, one after another.
+    """Seconds of all active experts of ``op``, which run one after another.
 
     Raises:
-        Unsupported: The device has no rate for the products' format.
+        Unsupported: The device has no rate for the matrix products' format.
     """
     numbers = experts.grouped(op, device, routing=experts.ROUTING)
     met, rows = numbers.load.met, numbers.load.rows / numbers.load.met
@@ -45,5 +45,5 @@ def times(op: ExpertsOp, device: DeviceProfile, *, stack: str = "vllm", fold: st
 
 
 def _product(op: ExpertsOp, rows: Float64Array, k: Size, n: Size) -> Matmul:
-    """One expert's product, with the mean number of rows."""
+    """The matrix product of one expert, with the mean number of rows."""
     return Matmul(m=np.maximum(rows, 1.0), k=k, n=n, weights=op.weights, activations=op.activations)

@@ -16,9 +16,9 @@ LAYERS = ("w0", "w1", "w2", "w3", "w4")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Perceptron:
-    """A network of hidden layers with x·sigmoid(x) over standardised inputs; outputs lie within ±bound.
+    """A network over standardised inputs, whose hidden layers use x·sigmoid(x). Its output is clipped to ±bound.
 
-    Inputs are clipped to the range of the fit.
+    Inputs are clipped to their range in the fit.
     """
 
     mean: Float32Array  # (inputs,)
@@ -29,7 +29,7 @@ class Perceptron:
     bound: float
 
     def __call__(self, inputs: Float32Array) -> Float64Array:
-        """Outputs; (rows, inputs) -> (rows,)."""
+        """The output for each row of inputs; (rows, inputs) -> (rows,)."""
         answers = np.empty(len(inputs), dtype=np.float64)
         for start in range(0, len(inputs), BLOCK_ROWS):
             rows = slice(start, start + BLOCK_ROWS)

@@ -1,10 +1,11 @@
-"""Power from utilisation: an idle floor plus the power of computing and moving data, up to the board's limit.
+"""Power of a kernel from its utilisation: idle power plus the power of computing and moving data, up to a limit.
 
 power = floor + (limit - floor) · (1 - exp(-(a·c + m·b + k))), where c and b are the shares of the dense peak and of the
-memory bandwidth that the kernel reaches; a, m and k are fitted. The exponential models the limit: near it, clocks fall
-and power does not rise. For attention and experts on measured devices, a bounded network corrects the formula;
-otherwise the interval comes from the formula's errors on kinds of kernels left out of the fit. The power is for a
-kernel that runs back to back; between kernels a device draws its floor.
+memory bandwidth that the kernel reaches; a, m and k are fitted. The exponential models the board's power limit: near
+it, clocks fall and power does not rise. For attention and experts on measured devices, a network with bounded output
+corrects the formula. In all other cases, the interval comes from the formula's errors on kinds of kernels that a fit
+left out. The predicted power is that of a kernel called again and again without gaps; between kernels, a device draws
+its idle power, the floor.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from chipwise.predict.kernels import analytic, bounded, experts
 from chipwise.predict.kernels.bounded import Fitted, columns, one_hot
 from chipwise.predict.kernels.routing import skew
 
-DEFAULTS = {"compute": 2.5, "memory": 1.5, "constant": 0.2}  # without a fit (assumed)
+DEFAULTS = {"compute": 2.5, "memory": 1.5, "constant": 0.2}  # assumed constants, used without a fit
 LOG_HALFWIDTH = 0.6
 LEAST_SHARE = 1e-5  # least share of a limit; lower utilisations are raised to this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Power:
-    """Watts of the board while the kernel runs back to back."""
+    """Watts of the board while it runs the same kernel without gaps."""
 
     power_w: Float64Array
     log_halfwidth: Float64Array  # 90 % of true values lie within power_w * exp(±log_halfwidth), and under limit_w
@@ -51,8 +52,8 @@ def power(
         device: A data sheet with a board power.
         latency_s: Seconds of one call, measured or predicted.
         routing: How tokens are distributed over experts.
-        fold: None for the bundled fit; ``device:NAME`` or ``family:NAME`` for the fit that left that device or family
-            out.
+        fold: None for the bundled fit; ``device:NAME`` or ``family:NAME`` for a fit without the data of that device
+            or family.
 
     Raises:
         Unsupported: The device lists no board power (and is not a phone's chip), or no rate for the operator's format.
@@ -89,7 +90,7 @@ def power(
 def utilisation(
     op: Op, device: DeviceProfile, latency: Float64Array, *, routing: str
 ) -> tuple[Float64Array, Float64Array]:
-    """Shares of the dense peak and of the memory's bandwidth that ``op`` reaches in ``latency`` seconds, at most 1.
+    """Shares of the dense peak and of the memory bandwidth, at most 1, that ``op`` reaches if it takes ``latency``.
 
     Raises:
         Unsupported: The device has no rate for the operator's format.
@@ -106,14 +107,14 @@ def utilisation(
 def base_w(
     compute: Float64Array, memory: Float64Array, floor: float, limit: float, constants: Mapping[str, float]
 ) -> Float64Array:
-    """Watts by the formula: between floor and limit, increasing in both shares."""
+    """Watts by the formula. They lie between ``floor`` and ``limit``, and rise with both utilisations."""
     driven = constants["compute"] * compute + constants["memory"] * memory + constants["constant"]
     watts: Float64Array = floor + (limit - floor) * -np.expm1(-driven)
     return watts
 
 
 def phase_of(op: Op) -> str:
-    """Key of the constants: ``context``, ``decode``, ``experts``, or ``all`` for the rest."""
+    """Key of the constants for ``op``: ``context``, ``decode``, ``experts``, or ``all`` for other operators."""
     if isinstance(op, ExpertsOp):
         return "experts"
     if isinstance(op, AttentionOp):
@@ -128,7 +129,7 @@ def phase_of(op: Op) -> str:
 def features(
     op: Op, compute: Float64Array, memory: Float64Array, latency: Float64Array, *, routing: str
 ) -> Float32Array:
-    """Inputs of the network, (rows, inputs): shares, time, and sizes that determine how work is spread."""
+    """Inputs of the network, (rows, inputs): utilisations, time, and sizes that determine how work is distributed."""
     shape = np.broadcast_shapes(compute.shape, latency.shape)
 
     def log2(value: Size) -> Float64Array:

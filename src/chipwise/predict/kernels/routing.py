@@ -1,8 +1,8 @@
-"""Distribution of tokens over experts (active experts, padded rows, the busiest device's load), and RouteOp's time.
+"""Distribution of tokens over experts: rows, active experts and padded rows of the busiest device.
 
-There are three routings. ``uniform``: every token chooses at random. ``balanced``: counts are as equal as possible.
-``power_law_A``: the experts' popularities follow a density x^-A between a least and a greatest value, by which
-benchmark tools imitate real routers; the result is for the device with the most rows.
+There are three routings. ``uniform``: each token chooses its experts at random. ``balanced``: all experts get as equal
+numbers of tokens as possible. ``power_law_A``: the experts' popularities follow a density x^-A between a least and a
+greatest value; benchmark tools imitate real routers in this way.
 """
 
 from __future__ import annotations
@@ -14,17 +14,14 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import Size
 from chipwise.errors import SpecError, Unsupported
-from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.model.ops.op import Op
-from chipwise.predict.kernels import stream
-from chipwise.predict.kernels.times import KernelTimes
+from chipwise.predict.kernels.times import together
 
 QUANTILES = 12  # number of quantiles that represent the experts' popularities; enough for hundreds of experts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedLoad:
-    """Expected load of one device."""
+    """Expected load of the busiest device."""
 
     rows: Float64Array  # rows: token-expert pairs
     met: Float64Array  # active experts (with at least one row)
@@ -32,7 +29,7 @@ class RoutedLoad:
 
 
 def skew(routing: str) -> float | None:
-    """The exponent of a power law; 0 for uniform, None for balanced.
+    """The exponent A of the routing ``power_law_A``; 0 for ``uniform``, and None for ``balanced``.
 
     Raises:
         Unsupported: The routing is unknown.
@@ -53,17 +50,15 @@ def skew(routing: str) -> float | None:
 def load(tokens: Size, topk: Size, experts: Size, local: Size, *, routing: str, tile: Size) -> RoutedLoad:
     """Rows, active experts and padded rows of the busiest device. All arguments broadcast.
 
-    Uniform: E(1 - (1 - k/E)^tokens) experts are active, each with a Poisson number of rows. Balanced: each device has
-    the same number of rows (at least one, since the busiest device determines the time), and min(local, rows) of its
-    experts are active.
+    Uniform: of E experts, of which each token chooses k, E(1 - (1 - k/E)^tokens) are active, and each has a Poisson
+    number of rows. Balanced: all devices have the same number of rows (at least one, because the busiest device
+    determines the time), and min(local, rows) of a device's experts are active.
 
     Raises:
         SpecError: A size is below one.
         Unsupported: The routing is unknown.
     """
-    tokens, topk, experts, local, tile = np.broadcast_arrays(
-        *(np.asarray(value, dtype=np.float64) for value in (tokens, topk, experts, local, tile))
-    )
+    tokens, topk, experts, local, tile = together(tokens, topk, experts, local, tile)
     for name, values in (("tokens", tokens), ("topk", topk), ("experts", experts), ("local_experts", local)):
         if not np.all(values >= 1):
             raise SpecError(f"must be at least one, not {np.min(values):g}", field=name)
@@ -88,13 +83,21 @@ def load(tokens: Size, topk: Size, experts: Size, local: Size, *, routing: str, 
 
 
 def _waste(each: Float64Array, tile: Float64Array) -> Float64Array:
-    """Mean padding rows of an expert with about ``each`` rows: the rest of one tile, or with many rows half a tile."""
+    """Mean number of padding rows of an expert with about ``each`` rows.
+
+    If the rows fit in one tile, padding fills the rest of the tile. Otherwise half a tile is padding on average.
+    """
     waste: Float64Array = np.where(each < tile, tile - each, tile / 2)
     return waste
 
 
 def _popularities(exponent: float, pairs: Float64Array, experts: Float64Array, tokens: Float64Array) -> Float64Array:
-    """Quantiles (quantiles, …) of the density x^-exponent, from 1 to 0.8 tokens, or 0.01 to 2 if pairs < experts."""
+    """Quantiles (quantiles, …) of the experts' popularities, relative to their mean.
+
+    The density of a popularity x is proportional to x^-exponent. ``pairs`` is the number of token-expert pairs: a token
+    forms one pair with each expert that it chose. If there are more pairs than experts, x ranges from 1 to 0.8·tokens
+    (at least 1.5). Otherwise x ranges from 0.01 to 2.
+    """
     busy = pairs > experts
     least = np.where(busy, 1.0, 0.01)
     most = np.where(busy, np.maximum(0.8 * tokens, 1.5), 2.0)
@@ -107,17 +110,11 @@ def _popularities(exponent: float, pairs: Float64Array, experts: Float64Array, t
 
 
 def _heaviest(popularity: Float64Array, experts: Float64Array, local: Float64Array) -> Float64Array:
-    """Load of the busiest of experts/local devices over the mean load: 1 + deviation times √(2 ln devices)."""
+    """Load of the busiest device, divided by the mean load: 1 + deviation · √(2 ln devices).
+
+    The number of devices is ``experts`` / ``local``.
+    """
     devices = np.maximum(experts / local, 1.0)
     deviation = popularity.std(axis=0) / np.sqrt(local)
     heaviest: Float64Array = np.minimum(1 + deviation * np.sqrt(2 * np.log(devices)), devices)
     return heaviest
-
-
-def times(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Time of one small kernel that streams the scores of all experts (see :mod:`.stream`).
-
-    Raises:
-        Unsupported: The device has no arithmetic rate.
-    """
-    return stream.times(op, device, stack=stack, fold=fold)

@@ -1,10 +1,11 @@
-"""Recurrences (Mamba-2, gated delta) and short convolutions: three limits at fitted shares, plus a minimum time.
+"""Times of recurrences (Mamba-2, gated delta) and of short convolutions: a minimum time, plus three limits.
 
-The limits are computing, moving bytes, and the serial chain: chunks of a sequence are computed one after another,
-whereas heads and sequences run in parallel on the units, in waves. A single token is one step of the recurrence, bound
-by reading and writing the state. A convolution's chain assumes one thread block per channel.
+The limits are computing, moving bytes, and a serial chain, each at a fitted rate. The serial chain exists because the
+chunks of a sequence are computed one after another, whereas heads and sequences run in parallel on the units, in waves.
+For a single token, one step of the recurrence is computed, which is bound by reading and writing the state. The chain
+of a convolution assumes one thread block per channel.
 
-Mamba-2's scan was not timed; it is priced with the constants of the gated delta rule and counts as unseen.
+Mamba-2's scan was not timed; it uses the constants of the gated delta rule and counts as ``unseen``.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from chipwise.model.ops.scan import CHUNKS, ScanOp
 from chipwise.predict.kernels import analytic, bounded
 from chipwise.predict.kernels.bounded import Fitted
 from chipwise.predict.kernels.stream import vector_peak
-from chipwise.predict.kernels.times import KernelTimes, launch_s
+from chipwise.predict.kernels.times import KernelTimes, launch_s, together
 
 DEFAULTS = {"compute": 0.1, "memory": 0.6, "kernels": 2.0, "chunk_s": 2e-6, "extra": 2.0, "cache": 3.0, "room": 1.0}
 CONV_DEFAULTS = DEFAULTS | {"kernels": 1.0, "chunk_s": 1e-8, "extra": 1.0}
-"""Initial values of a fit: achieved shares of the limits, launches, seconds per chunk, start-up time in chunks, speed
-of the last-level cache relative to memory, and the share of that cache that holds recently used data."""
+"""Initial values of a fit: achieved shares of peak and bandwidth, number of launches, seconds per chunk, start-up time
+in chunks, speed of the last-level cache relative to memory, and the share of this cache for recently used data."""
 CONV_CHUNK = 512  # positions that a thread block computes at once
 BYTES_PER_S_PER_UNIT = 25e9  # memory bandwidth per unit, for devices without a unit count
 POWER = 2.0  # exponent of the mean of the limits
@@ -32,7 +33,7 @@ LOG_HALFWIDTH = 1.0
 
 
 def chain(op: ScanOp | ConvOp, device: DeviceProfile) -> tuple[Float64Array, Float64Array]:
-    """Number of chunks in series, and of waves of parallel blocks over the units (at least one)."""
+    """Number of chunks in series, and number of waves (at least one) in which the units process parallel blocks."""
     units = device.units.number if device.units else device.mem_bandwidth_bytes_per_s / BYTES_PER_S_PER_UNIT
     if isinstance(op, ConvOp):
         tokens, blocks, length = op.positions, np.asarray(op.batch, dtype=np.float64) * op.out_channels, CONV_CHUNK
@@ -44,20 +45,23 @@ def chain(op: ScanOp | ConvOp, device: DeviceProfile) -> tuple[Float64Array, Flo
 
 
 def limits(op: ScanOp | ConvOp, device: DeviceProfile) -> tuple[Float64Array, Float64Array]:
-    """Seconds of computing (a scan's products on matrix units, a convolution on vector units) and of moving bytes.
+    """Seconds of computing and of moving bytes, at the device's peak rates.
+
+    Scans are computed on matrix units, convolutions on vector units.
 
     Raises:
         Unsupported: The device has no rate for the arithmetic.
     """
     work = op.work()
-    compute = np.asarray(work.flops, dtype=np.float64) / _peak(op, device)
-    memory = np.asarray(work.bytes, dtype=np.float64) / device.mem_bandwidth_bytes_per_s
-    both = np.broadcast_arrays(compute, memory)
-    return both[0], both[1]
+    flops, moved = together(work.flops, work.bytes)
+    return flops / _peak(op, device), moved / device.mem_bandwidth_bytes_per_s
 
 
 def hit(moved: Float64Array, device: DeviceProfile, constants: dict[str, float]) -> Float64Array:
-    """Speedup by caches of moving ``moved`` recently used bytes; 1 far above the largest cache's capacity."""
+    """Factor by which caches speed up moving ``moved`` bytes that were used recently.
+
+    The factor is 1 if the bytes are far more than the largest cache holds.
+    """
     caches = [level.capacity.number for level in device.memory if level.name in ("l2", "l3") and level.capacity]
     if not caches:
         return np.ones(moved.shape)
@@ -69,12 +73,12 @@ def hit(moved: Float64Array, device: DeviceProfile, constants: dict[str, float])
 def base_s(
     op: ScanOp | ConvOp, device: DeviceProfile, constants: dict[str, float], *, warm: bool | Float64Array = True
 ) -> Float64Array:
-    """Seconds by the formula: a minimum time plus a power mean of computing, moving bytes and the serial chain.
+    """Seconds by the formula: a minimum time, plus a power mean of computing, moving bytes and the serial chain.
 
     Args:
         op: The operator.
         device: Any data sheet.
-        constants: Values like ``DEFAULTS``.
+        constants: Constants by name, as in ``DEFAULTS``.
         warm: Whether the data was used recently and may be in the cache.
 
     Raises:
@@ -92,7 +96,9 @@ def base_s(
 
 
 def times(op: ScanOp | ConvOp, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Seconds of one scan or convolution in a model. A prompt's activations count as cached, a step's state does not.
+    """Seconds of one scan or convolution in a model.
+
+    The activations of a prompt are assumed to be in the cache; the state that a decode step reads is not.
 
     Raises:
         Unsupported: The device has no rate for the arithmetic; the fold is unknown.
@@ -132,7 +138,10 @@ def _peak(op: ScanOp | ConvOp, device: DeviceProfile) -> float:
 
 
 def _constants(fitted: Fitted, fold: str, device: str, stack: str, name: str) -> dict[str, float]:
-    """Constants for ``stack`` (else vLLM), fitted to ``device`` (a name; empty if left out), else to all devices."""
+    """Constants for ``stack``: those fitted to ``device`` if there are any, else those fitted to all devices.
+
+    A stack without constants uses vLLM's. ``device`` is a name, which is empty if the fold leaves the device out.
+    """
     own: dict[str, dict[str, float]] = fitted.facts["own"]
     pooled: dict[str, dict[str, float]] = fitted.facts["constants"][fold]
     return own.get(f"{device}.{stack}.{name}") or pooled.get(f"{stack}.{name}") or pooled[f"vllm.{name}"]

@@ -1,4 +1,4 @@
-"""KernelTimes: the result of a kernel model, for one operator or for thousands of sizes."""
+"""KernelTimes: the result of a kernel model, for one size of an operator or for thousands of sizes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ from typing import Literal
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
+from chipwise.core.dtypes import Size
 from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 
 Situation = Literal["seen", "sibling", "unseen"]
 
 
+def together(*sizes: Size) -> tuple[Float64Array, ...]:
+    """Broadcasts numbers and arrays to float arrays of one shape."""
+    return np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in sizes))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTimes:
-    """Seconds of one call, with its limits. Arrays have the shape of the operator's sizes.
+    """Predicted seconds of one kernel call, with its compute and memory limits, for each size of the operator.
 
-    ``situation`` says whether such kernels of this device, of its family, or of neither were in the fit.
+    ``situation`` says on which devices such kernels were measured for the fit: on this device (``seen``), only on other
+    devices of its family (``sibling``), or on neither (``unseen``).
     """
 
     latency_s: Float64Array  # predicted median, including the launch in the device's queue
@@ -44,11 +51,11 @@ class KernelTimes:
 
 
 LAUNCH_S = {"gpu": 2.5e-6, "npu": 5e-6, "tpu": 2e-6, "cpu": 1e-6, "soc": 5e-6, "accelerator": 5e-6}
-"""Fallback by kind of device, if it lists no launch overhead: seconds of an empty kernel in a full queue."""
+"""Seconds of an empty kernel in a full queue, by kind of device; used if a data sheet lists no launch overhead."""
 
 
 def launch_s(device: DeviceProfile) -> float:
-    """Seconds of an empty kernel: the device's own figure, else its kind's fallback."""
+    """Seconds of an empty kernel: the figure on the data sheet, else that of ``LAUNCH_S`` for the kind of device."""
     try:
         return device.launch_overhead_s
     except Unsupported:

@@ -1,7 +1,7 @@
-"""Unfused attention: a product, a softmax and a product as separate kernels, with scores in memory.
+"""Times of unfused attention: a matrix product, a softmax and another product as separate kernels.
 
-Each kernel reads what the previous one wrote: Θ(N·d + N²) values for N tokens and head width d. The fused kernel moves
-Θ(N²·d²/M) values with M values of fast memory.
+The scores are in memory, and each kernel reads what the kernel before it wrote. For N tokens and head width d, the
+kernels move Θ(N·d + N²) values. The fused kernel moves Θ(N²·d²/M) values if fast memory holds M values.
 
 References:
     Dao et al. 2022, FlashAttention, arXiv:2205.14135: algorithm 0 (this module), theorem 2 (both counts).
@@ -29,13 +29,13 @@ SOFTMAX_FLOPS = 5  # per score: scale, compare, subtract, exponential, sum
 def unfused_times(
     op: AttentionOp, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None
 ) -> KernelTimes:
-    """Seconds of the three kernels; each takes the slower of computing and moving its operands. Masked scores are
-    computed too.
+    """Seconds of the three kernels together.
 
-    ``stack`` and ``fold`` have no effect here, since nothing was fitted.
+    Each kernel takes the longer of the times for computing and for moving its operands. Masked scores are computed too.
+    ``stack`` and ``fold`` have no effect, because these kernels were not fitted.
 
     Raises:
-        Unsupported: The device has no rate for the products' format.
+        Unsupported: The device has no rate for the matrix products' format.
     """
     op = dataclasses.replace(op, fused=False)
     chip = Chip.of(device, op.activations)

@@ -1,1 +1,1 @@
-"""Replays the scheduler of a serving engine under load: requests arrive, share steps, wait, are preempted, and end."""
+"""Simulates a serving engine under load by replaying its scheduler: requests arrive, wait, share steps, and end."""

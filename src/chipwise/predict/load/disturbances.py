@@ -1,10 +1,12 @@
-"""What disturbs requests from outside the engine: neighbours on the same machine, and the network in between.
+"""Disturbances from outside the engine: other workloads on the same machine (neighbours), and the network to clients.
 
-Neighbours slow down all steps during a share of the time. Their periods are taken as long compared to a request, so a
-request is served either at the usual speed or at the slow one: the times of all requests are a mixture of two replays,
-one of which has steps ``slow_factor`` times as long. The network delays a request by a random time, both ways together,
-independent of the engine: its distribution is lognormal with the given P50 and P99. It adds to the time to first token
-and to the whole time; a stream's later tokens follow one another at the pace at which they were sent.
+Neighbours slow down all steps during a share of the time. The slow periods are assumed to be much longer than a
+request, so each request is served either at the usual speed or at the slow speed. The times of all requests are then a
+mixture of two replays, one of which has steps ``slow_factor`` times as long.
+
+The network delays each request by a random time, which is the sum for both directions. The delay does not depend on the
+engine, and is lognormal with the given P50 and P99. It adds to the time to first token and to the end-to-end time.
+Later tokens of a stream arrive at the pace at which they were sent.
 """
 
 from __future__ import annotations
@@ -31,16 +33,16 @@ Weighted = tuple[Float64Array, Float64Array]  # values and their weights
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbances:
-    """Neighbours and network; see the module. Without arguments there are none.
+    """Disturbances by neighbours and by the network, as described at the top of this module. Default: none.
 
     Attributes:
         slow_share: Share of the time with slow steps.
         slow_factor: Factor on step times in that share.
         network_p50_s: Median delay of a request by the network, there and back.
-        network_p99_s: P99 of that delay; None for the median (a constant delay).
+        network_p99_s: P99 of that delay; None for a constant delay of ``network_p50_s``.
 
     Raises:
-        SpecError: A number is out of range, or lacks the one that gives it a meaning.
+        SpecError: A number is out of range, or one of two numbers that belong together is missing.
     """
 
     slow_share: float = 0.0
@@ -54,9 +56,9 @@ class Disturbances:
         if not 1 <= self.slow_factor <= 100:
             raise SpecError(f"must be from 1 to 100, not {short(self.slow_factor)}", field="slow_factor")
         if self.slow_share and self.slow_factor == 1:
-            raise SpecError("needs slow_factor, by which steps are then slower, such as 1.5", field="slow_share")
+            raise SpecError("needs slow_factor, the factor on the time of slow steps, such as 1.5", field="slow_share")
         if self.slow_factor > 1 and not self.slow_share:
-            raise SpecError("needs slow_share, the share of the time that is slow, such as 5 %", field="slow_factor")
+            raise SpecError("needs slow_share, the share of the time with slow steps, such as 5 %", field="slow_factor")
         for name in ("network_p50_s", "network_p99_s"):
             if not 0 <= (getattr(self, name) or 0.0) <= MOST_WAIT_S:
                 raise SpecError(f"must be from 0 to {MOST_WAIT_S:,.0f} s, not {getattr(self, name):g} s", field=name)
@@ -64,34 +66,35 @@ class Disturbances:
             raise SpecError("needs network_p50, the median delay", field="network_p99")
         if self.network_p99_s is not None and self.network_p99_s < self.network_p50_s:
             raise SpecError(
-                f"a P99 of {self.network_p99_s:g} s is below the P50 of {self.network_p50_s:g} s", field="network_p99"
+                f"must be at least the P50 of {self.network_p50_s:g} s, not {self.network_p99_s:g} s",
+                field="network_p99",
             )
 
     @property
     def speed(self) -> float:
-        """Mean speed over a long time, as a share of the speed without neighbours."""
+        """Mean speed over a long time, relative to the speed without neighbours."""
         return 1 - self.slow_share + self.slow_share / self.slow_factor
 
     def replays(self, replayed: Callable[[float], Replay]) -> list[Replay]:
-        """The replay at the usual speed and, if neighbours slow it down, that at the slow speed.
+        """The replay at the usual speed and, if there are neighbours, another replay at the slow speed.
 
         Args:
-            replayed: Given a factor on step times, replays the load.
+            replayed: A function that replays the load with all step times multiplied by its argument.
         """
         return [replayed(factor) for factor in (1.0, self.slow_factor)[: 1 + bool(self.slow_share)]]
 
     def delayed(self, seconds: Float64Array, weights: Float64Array) -> Weighted:
-        """Times of requests with the network's delays added: each request meets several delays, all equally likely.
+        """Adds the network's delays to times of requests. Each time is repeated with several equally likely delays.
 
         Args:
             seconds: Times without the network, (n,).
-            weights: Their weights, (n,).
+            weights: Weights of these times, (n,).
         """
         if not self.network_p50_s or not len(seconds):
             return seconds, weights
         times = -(-DRAWS // len(seconds))
         count = times * len(seconds)
-        order = np.random.default_rng(count).permutation(count)  # of stratified quantiles: no delay is left to chance
+        order = np.random.default_rng(count).permutation(count)  # the quantiles are evenly spaced in random order
         sigma = math.log((self.network_p99_s or self.network_p50_s) / self.network_p50_s) / Z99
         shares, normal = _normal_quantiles()
         delays = self.network_p50_s * np.exp(sigma * np.interp((order + 0.5) / count, shares, normal))
@@ -113,18 +116,22 @@ UNDISTURBED = Disturbances()
 
 @functools.cache
 def _normal_quantiles() -> Weighted:
-    """Shares and their quantiles of the normal distribution, denser at the ends; (``POINTS``,) each."""
+    """Cumulative probabilities and their quantiles under the standard normal distribution; (``POINTS``,) each."""
     normal = np.linspace(-4.5, 4.5, POINTS)
     return np.array([NormalDist().cdf(z) for z in normal]), normal
 
 
 def mixed(parts: Sequence[Weighted]) -> Weighted:
-    """The values and weights of all ``parts``."""
+    """Concatenates the values and the weights of all ``parts``."""
     return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
 
 def weighted_quantiles(values: Float64Array, weights: Float64Array, shares: Sequence[float]) -> Float64Array:
-    """Quantiles of weighted values: the least value that the share of all weight does not exceed."""
+    """Quantiles of weighted values.
+
+    For each share, the quantile is the smallest value v for which the values up to v have at least this share of the
+    total weight.
+    """
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
     place = np.searchsorted(reached, np.array(shares) * reached[-1] * (1 - 1e-12), side="left")

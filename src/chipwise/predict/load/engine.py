@@ -1,9 +1,9 @@
-"""Simulates one replica of an engine under load: the schedule of its steps, and each request's times.
+"""Simulates one replica of an engine under load: which steps its scheduler runs, and when each request is answered.
 
-Between two events (an arrival that can be admitted, a request's end, the last free block of the cache, a client that
-gives up) all steps decode the same sequences, and contexts grow by one per step. Such steps are computed together, so
-the work per request does not grow with the tokens it generates. The result is a function of the load, the step times
-and the policy.
+An event is an arrival that can be admitted, the end of a request, the use of the cache's last free block, or a client
+that gives up. Between two events, all steps decode the same sequences, and each context grows by one position per step.
+These steps are computed together, so the cost of the simulation does not grow with the number of generated tokens. The
+result depends only on the load, the step times and the policy.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from chipwise.predict.load.load import Load
 from chipwise.predict.load.policy import Policy
 from chipwise.predict.load.step_times import StepTimes
 
-UNSERVED = -1.0  # in arrays of times: the request did not reach this point
+UNSERVED = -1.0  # value in arrays of times if a request did not reach this point
 JITTER_SEED = 0  # seed of random delays, the same in every replay
 DRAFT_SEED = 1  # seed of the accepted drafts
+COLUMNS = ("arrival_s", "scheduled_s", "first_s", "last_s", "preemptions")  # arrays of an outcome
 EVERY = 20_000  # finished requests between two progress reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """State of the engine at each event, (events,): seconds, running and waiting sequences, used share of the cache."""
+    """State of the engine at each event, (events,): time, running and waiting sequences, used share of the cache."""
 
     at_s: Float64Array
     running: npt.NDArray[np.int64]
@@ -43,12 +44,13 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """Outcome of a replay. Arrays have one value per request, in seconds since the load began.
+    """Outcome of a replay. Arrays have one value per request; times are in seconds since the load began.
 
-    ``first_s`` and ``last_s`` are the times at which the first and last token reached the client; ``UNSERVED`` if the
-    client gave up before. ``spans`` are the decode steps of each request. ``steps``, ``busy_s`` and its part for
-    prompts describe the engine. ``blocked`` counts the steps that left a request waiting, by the missing resource:
-    ``cache``, ``sequences``, ``tokens``.
+    ``first_s`` and ``last_s`` are the times at which the first and the last token reached the client, or ``UNSERVED``
+    if the client gave up earlier. ``spans`` are the decode steps of each request. ``steps`` is the number of the
+    engine's steps, ``busy_s`` their total time, and ``reading_s`` the part of this time that was spent on prompts.
+    ``blocked`` counts the steps that left a request waiting, by the resource that was missing: ``cache``,
+    ``sequences`` or ``tokens``.
     """
 
     load: Load
@@ -71,17 +73,9 @@ class Served:
         return self.last_s >= 0
 
     def taken(self, rows: npt.NDArray[np.int64]) -> Served:
-        """The outcome of the selected requests alone, in order; the engine's figures stay."""
-        return replace(
-            self,
-            load=self.load.taken(rows),
-            arrival_s=self.arrival_s[rows],
-            scheduled_s=self.scheduled_s[rows],
-            first_s=self.first_s[rows],
-            last_s=self.last_s[rows],
-            preemptions=self.preemptions[rows],
-            spans=self.spans.taken(rows, len(self.load)),
-        )
+        """The outcome of only the requests with the indices ``rows``; figures of the engine stay the same."""
+        columns = {name: getattr(self, name)[rows] for name in COLUMNS}
+        return replace(self, load=self.load.taken(rows), spans=self.spans.taken(rows, len(self.load)), **columns)
 
 
 @dataclass(slots=True)
@@ -102,16 +96,16 @@ def replay(
     timeline: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Served:
-    """Replays ``load`` at one replica.
+    """Replays ``load`` on one replica.
 
     Args:
         load: The requests.
         table: Step times.
         policy: Scheduling rules.
-        cache_tokens: Positions that the cache holds, of all sequences together.
-        slow: Factors on the decode and on the prefill part of every step.
+        cache_tokens: Number of positions that the cache holds for all sequences together.
+        slow: Two factors on every step: on the time of its decode part, and on the time of its prefill part.
         timeline: Whether to record the engine's state over time.
-        on_progress: Called from time to time with the number of finished requests and of all requests.
+        on_progress: Called from time to time with the number of finished requests and the total number.
 
     Raises:
         DoesNotFit: A request is longer than the whole cache.
@@ -122,7 +116,7 @@ def replay(
     generates = bool((load.new_tokens > 0).any())
     if generates and blocks.max() > free:
         raise DoesNotFit(
-            f"a request of {int(needed.max()):,} positions is longer than the cache, which holds "
+            f"a request needs {int(needed.max()):,} positions, but the whole cache only holds "
             f"{int(free * policy.block_tokens):,}"
         )
     engine = _Engine(load, table, policy, free if generates else inf, slow, timeline)
@@ -131,7 +125,7 @@ def replay(
 
 
 class _Engine:
-    """The state of one replica. Decoding sequences are ordered by the step at which they end."""
+    """The state of one replica during a replay. Decoding sequences are sorted by the step in which they will end."""
 
     def __init__(
         self, load: Load, table: StepTimes, policy: Policy, blocks: float, slow: tuple[float, float], timeline: bool
@@ -175,9 +169,7 @@ class _Engine:
         speculation = policy.speculation
         self.pace = speculation.tokens_per_step if speculation else 1.0
         self.width = policy.width
-        self.steps_of: list[int] | None = (
-            None  # number of decode steps of each request; random with speculative decoding
-        )
+        self.steps_of: list[int] | None = None  # decode steps of each request, random with speculative decoding
         if speculation:
             self.steps_of = speculation.steps(load.new_tokens - 1, seed=DRAFT_SEED).tolist()
         self.scheduled = array("d", [UNSERVED]) * count
@@ -220,7 +212,7 @@ class _Engine:
                 on_progress(self.ended, self.count)
 
     def _idle(self) -> None:
-        """Advances time to the next arrival, or to the next client that gives up, when nothing can run."""
+        """Advances time to the next arrival or to the next client that gives up; called if no step can run."""
         upcoming = self.arrivals[self.next] if self.next < len(self.arrivals) else inf
         if self.policy.timeout_s is not None and self.waiting:
             upcoming = min(upcoming, self.arrivals[self.waiting[0]] + self.policy.timeout_s)
@@ -251,14 +243,14 @@ class _Engine:
             self.oldest += 1
 
     def _answered(self, i: int) -> None:
-        """Records the last token of request ``i``; its client may have left during the last step."""
+        """Ends request ``i`` after its last token, and records the time unless its client has given up by then."""
         timeout_s = self.policy.timeout_s
         if timeout_s is None or self.now <= self.arrivals[i] + timeout_s:
             self.last[i] = self.now + self.policy.answer_s
         self._over(i)
 
     def _over(self, i: int) -> None:
-        """Ends request ``i``, answered or not; in a closed loop its client then prepares the next request."""
+        """Ends request ``i``, answered or not. In a closed loop, its client then schedules the next request."""
         self.over[i] = 1
         self.ended += 1
         if self.load.clients is not None and len(self.arrivals) < self.count:
@@ -278,7 +270,7 @@ class _Engine:
     def _begin(self, i: int, total: int) -> int | None:
         """Allocates blocks for the ``total`` positions of request ``i``.
 
-        Returns the number of positions that are already in the cache; None if there is no room.
+        Returns how many of these positions are already in the cache, or None if the cache has no room.
         """
         size = self.size
         key = -1 if self.prefix is None else self.prefix[i]
@@ -315,16 +307,12 @@ class _Engine:
         if self.prefix is not None and self.prefix[i] >= 0:
             self.prefixes[self.prefix[i]].users -= 1
 
-    def _positions(self, i: int) -> int:
-        """Positions in the cache that request ``i`` owns while decoding."""
-        return self.context[i] + self._grown(self.step - self.joined[i])
-
     def _grown(self, steps: int) -> int:
         return steps if self.pace == 1.0 else round(steps * self.pace)
 
     def _leave(self, i: int) -> None:
         """Stops decoding request ``i`` and frees its blocks."""
-        positions = self._positions(i)
+        positions = self.context[i] + self._grown(self.step - self.joined[i])
         self.held -= positions
         self.residues[(self.context[i] - self.joined[i]) % self.size] -= 1
         key = self.prefix[i] if self.prefix is not None else -1
@@ -341,7 +329,10 @@ class _Engine:
             self.held = 0.0
 
     def _preempt(self) -> None:
-        """Preempts the request that was admitted last: it returns to the head of the queue and is computed again."""
+        """Preempts the request that was admitted last.
+
+        It returns to the head of the queue, and its positions will be computed again.
+        """
         while True:
             i = self.order.pop()
             if self.joined[i] >= 0:
@@ -356,7 +347,11 @@ class _Engine:
     # forming a step
 
     def _admit(self) -> tuple[list[tuple[int, int, int]], list[int], int]:
-        """Forms the next step: prompt chunks (request, tokens, past), prompts that finish, and the remaining budget."""
+        """Admits waiting requests and forms the prompt part of the next step.
+
+        Returns the chunks of prompts (request, tokens, past), the requests whose prompts the step completes, and the
+        remaining token budget.
+        """
         policy = self.policy
         budget = policy.most_tokens - (self.n * self.width if policy.mixed else 0)
         chunks: list[tuple[int, int, int]] = []
@@ -390,7 +385,7 @@ class _Engine:
     def _chunk(
         self, i: int, read: int, total: int, budget: int, chunks: list[tuple[int, int, int]], ending: list[int]
     ) -> int:
-        """Schedules a chunk of request ``i`` in the step; returns the remaining budget."""
+        """Adds a chunk of request ``i``'s prompt to the step, and returns the remaining token budget."""
         tokens = total - read
         if tokens > budget and self.policy.chunked:
             if budget <= 0:
@@ -405,10 +400,10 @@ class _Engine:
         return budget - tokens
 
     def _join(self, i: int, total: int) -> None:
-        """Moves request ``i``, with ``total`` cached positions, to decoding from the next step on."""
+        """Starts to decode request ``i``, which has ``total`` cached positions, in the next step."""
         left = self.left[i] - 1
         if left <= 0:
-            if self.preempted[i]:  # its last token ends a gap, too
+            if self.preempted[i]:  # the request's last token ends a gap, too
                 self.spans.append((i, self.now, self.step, self.step))
             self._release(i)
             self._answered(i)
@@ -419,7 +414,7 @@ class _Engine:
         self.place[i] += 1
         self.order.append(i)
         steps = left
-        if self.steps_of is not None:  # after a preemption, only the remaining steps
+        if self.steps_of is not None:  # after a preemption, only the remaining steps count
             steps = max(1, ceil(self.steps_of[i] * left / (self.new[i] - 1) - 1e-9))
         heapq.heappush(self.ends, (self.step + steps, i, self.place[i]))
         self.n += 1
@@ -432,7 +427,7 @@ class _Engine:
         return self.slow_decode * self.table.decode_s(n, context)
 
     def _read(self, chunks: list[tuple[int, int, int]], ending: list[int]) -> None:
-        """Runs a step that processes prompts, and also decodes if the policy mixes both."""
+        """Runs a step that processes prompts. If the policy mixes prompts and decoding, the step also decodes."""
         table, mixed = self.table, self.policy.mixed
         n = self.n if mixed else 0
         if n and not self._grow_one():
@@ -463,7 +458,7 @@ class _Engine:
         self.seen = started if self.policy.lookahead and (self.n or self.reading) else self.now
 
     def _grow_one(self) -> bool:
-        """Allocates one more position per decoding sequence, preempting if needed; returns whether all stayed."""
+        """Allocates one more position per decoding sequence, and returns whether no sequence had to be preempted."""
         stayed = True
         while self.n:
             needed = self._needed()
@@ -489,7 +484,7 @@ class _Engine:
             return
         stop = self.ends[0][0] - self.step
         fitting = self._steps_with_room(stop)
-        if fitting <= 0:  # below: a block was lent to a sequence beside prompts of the same step
+        if fitting <= 0:  # negative if a sequence took a block in advance, in a step shared with prompts
             self._grow_one()  # may preempt sequences
             n = self.n
             first_s = self._decode_s(n, self.held / n)
@@ -510,7 +505,7 @@ class _Engine:
         self._advance(steps, first_s, last_s)
 
     def _steps_until(self, gap_s: float, n: int, context: float, first_s: float, most: int) -> int:
-        """Number of steps until requests that arrive in ``gap_s`` can be admitted."""
+        """Number of steps until a request that arrives in ``gap_s`` seconds can be admitted."""
         lookahead = 1 if self.policy.lookahead else 0
         if gap_s <= 0:
             return lookahead or 1
@@ -521,7 +516,7 @@ class _Engine:
         return ceil(gap_s / middle) + lookahead
 
     def _steps_with_room(self, most: int) -> int:
-        """Number of steps, at most ``most``, for which the cache has blocks."""
+        """Number of steps, at most ``most``, for which the cache has enough free blocks."""
         if self.blocks == inf:
             return most
         n, size = self.n, self.size
@@ -551,7 +546,7 @@ class _Engine:
         self.free -= full * self.n + sum(self.residues[-(self.step + j) % self.size] for j in range(rest))
 
     def _advance(self, steps: int, first_s: float, last_s: float) -> None:
-        """Runs ``steps`` steps with durations from ``first_s`` to ``last_s``, evenly spaced."""
+        """Runs ``steps`` decode steps, whose durations change linearly from ``first_s`` to ``last_s``."""
         self.runs.append((self.now, steps, first_s, last_s))
         self._pass(0.5 * steps * (first_s + last_s), steps)
         self.computed += steps * self.n
@@ -566,7 +561,7 @@ class _Engine:
         self.steps += steps
 
     def _stale(self) -> None:
-        """Drops scheduled ends of requests that were preempted or aborted."""
+        """Drops the scheduled ends of requests that were preempted or aborted in the meantime."""
         ends = self.ends
         while ends and (self.joined[ends[0][1]] < 0 or self.place[ends[0][1]] != ends[0][2]):
             heapq.heappop(ends)
@@ -584,7 +579,7 @@ class _Engine:
             self.order = [i for i in dict.fromkeys(self.order) if self.joined[i] >= 0]
 
     def served(self) -> Served:
-        """Outcome of the requests."""
+        """The outcome of the replay."""
         load = self.load
         first, last = np.array(self.first), np.array(self.last)
         if self.policy.jitter_s:

@@ -1,12 +1,13 @@
-"""Fleets: replicas behind a router, pools of different chips, and separate prefill and decode.
+"""Replays a load on a fleet: replicas behind a router, or separate pools of replicas for prefill and decode.
 
-A pool consists of lanes. Each lane is one engine with its share of the cache: a replica, or one microbatch of a
-pipeline. A router assigns requests in turn. If there are many lanes, only a few are replayed to represent all.
+A pool consists of lanes. Each lane is one engine with its own part of the cache: an attention replica, or in a pipeline
+one microbatch of an attention replica. A router assigns the requests to the lanes in turn. If there are many lanes,
+only a few of them are replayed, which represent all lanes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from chipwise.core.arrays import Float64Array
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.predict.load.cache import cache_of
-from chipwise.predict.load.engine import Served, replay
+from chipwise.predict.load.engine import COLUMNS, Served, replay
 from chipwise.predict.load.gaps import joined_spans
 from chipwise.predict.load.load import Load
 from chipwise.predict.load.policy import Policy, policy_of
@@ -25,14 +26,14 @@ from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.request import Request, resolved
 
 TRANSFER_S = 1e-3
-"""Seconds to set up the transfer of a KV cache, in addition to moving its bytes. Assumed, not fitted."""
+"""Seconds that the transfer of a KV cache takes in addition to moving its bytes. Assumed, not fitted."""
 
 PADDING = 0.01  # tolerated relative difference between vocabulary sizes (padding rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """One copy of a model on its devices: step times, scheduling rules, cache size."""
+    """One copy of a model on its devices, with its step times, scheduling rules and cache size."""
 
     request: Request
     table: StepTimes
@@ -42,20 +43,23 @@ class Replica:
 
     @property
     def devices(self) -> int:
-        """Devices of one replica."""
+        """Number of devices of one replica."""
         return self.request.deployment.devices
 
     @property
     def lanes(self) -> int:
-        """Number of engines that represent a replica: microbatches of its pipeline times attention replicas."""
+        """Number of lanes that represent a replica: its attention replicas times the microbatches of its pipeline."""
         return self.request.deployment.pp * self.request.deployment.dp
 
 
 def draft_of(request: Request, policy: Policy) -> Request | None:
-    """The request to the draft model for ``request``, unsharded on each of its devices; None without a draft model.
+    """A copy of ``request`` with the policy's draft model as its model; None if the policy has no draft model.
+
+    The draft model runs unsharded on each device.
 
     Raises:
-        SpecError: The draft model has another vocabulary."""
+        SpecError: The draft model has a different vocabulary.
+    """
     name = policy.speculation.draft if policy.speculation else None
     if name is None:
         return None
@@ -69,13 +73,13 @@ def check_draft(arch: ArchSpec, draft: ArchSpec) -> None:
     """Checks that ``draft`` can be the draft model of ``arch``.
 
     Raises:
-        SpecError: ``draft`` has another vocabulary, or generates nothing.
+        SpecError: ``draft`` has a different vocabulary, or generates nothing.
     """
     rows = arch.vocab_size, draft.vocab_size
     if abs(rows[0] - rows[1]) > PADDING * max(rows):
         raise SpecError(
-            f"{draft.name} has {rows[1]:,} tokens and {arch.name} {rows[0]:,}: what it drafts cannot be checked; name "
-            "a model of the same vocabulary",
+            f"{draft.name} has a vocabulary of {rows[1]:,} tokens and {arch.name} one of {rows[0]:,}; name a draft "
+            "model with the same vocabulary",
             field="draft",
         )
     if not draft.causal:
@@ -93,15 +97,15 @@ def replica(
     """Builds one replica of ``request``'s model in its deployment.
 
     Args:
-        request: Model, device, runtime, formats, plan; its sizes are those of a typical request.
+        request: States model, device, runtime, formats and plan. Its prompt and answer have typical lengths.
         policy: Scheduling rules. Default: the runtime's.
         longest: Positions of the longest sequence.
         table: The replica's step times, if already known.
         draft: Step times of the draft model, if already known.
 
     Raises:
-        DoesNotFit: Weights and working memory need more than the devices have.
-        SpecError: The draft model has another vocabulary.
+        DoesNotFit: Weights and working memory need more memory than the devices have.
+        SpecError: The draft model has a different vocabulary.
         Unsupported: A device lacks a rate.
     """
     found = resolved(request)
@@ -138,19 +142,19 @@ def _table(request: Request, policy: Policy, longest: int, width: int) -> StepTi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Replicas of one kind behind a router."""
+    """Equal replicas of a model behind one router."""
 
     replica: Replica
     replicas: int = 1
 
     @property
     def lanes(self) -> int:
-        """Engines in the pool."""
+        """Number of lanes in the pool."""
         return self.replicas * self.replica.lanes
 
     @property
     def devices(self) -> int:
-        """Devices in the pool."""
+        """Number of devices in the pool."""
         return self.replicas * self.replica.devices
 
 
@@ -164,16 +168,16 @@ def serve(
     timeline: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Served:
-    """Replays ``load`` in a pool with round-robin routing.
+    """Replays ``load`` on a pool with round-robin routing.
 
     Args:
-        load: The requests of the whole pool.
+        load: The requests to the whole pool.
         pool: The replicas.
-        lanes: Number of engines that share the load. Default: those of the pool.
-        slow: Factors on the decode and on the prefill part of every step.
-        most_lanes: Most lanes to replay; they represent all lanes, and the others' requests are left out.
+        lanes: Number of lanes that share the load. Default: all lanes of the pool.
+        slow: Two factors on every step: on the time of its decode part, and on the time of its prefill part.
+        most_lanes: Maximum number of lanes to replay. They represent all lanes; requests to other lanes are left out.
         timeline: Whether to record the first lane's state over time.
-        on_progress: Called from time to time with the number of finished requests and of all requests.
+        on_progress: Called from time to time with the number of finished requests and the total number.
 
     Raises:
         DoesNotFit: A request is longer than a replica's cache.
@@ -211,23 +215,15 @@ def serve(
 
 
 def joined(answers: Sequence[Served], load: Load, rows: Sequence[npt.NDArray[np.int64]]) -> Served:
-    """Joins the results of several lanes in the order of ``load``, without requests of lanes that were not replayed."""
+    """Joins the results of several lanes. The replayed requests are in the order of ``load``; others are left out."""
     places = np.concatenate(rows)
     order = np.argsort(places, kind="stable")
-
-    def column(columns: Iterable[Float64Array]) -> Float64Array:
-        return np.concatenate(list(columns))[order]
-
+    columns = {name: np.concatenate([getattr(each, name) for each in answers])[order] for name in COLUMNS}
     number = np.argsort(order, kind="stable")  # of each request, lane after lane
     ends = np.cumsum([len(each) for each in rows])
     blocked = {name: sum(each.blocked[name] for each in answers) for name in answers[0].blocked}
     return Served(
         load=load.taken(places[order]),
-        arrival_s=column(each.arrival_s for each in answers),
-        scheduled_s=column(each.scheduled_s for each in answers),
-        first_s=column(each.first_s for each in answers),
-        last_s=column(each.last_s for each in answers),
-        preemptions=np.concatenate([each.preemptions for each in answers])[order],
         spans=joined_spans([each.spans for each in answers], np.split(number, ends[:-1])),
         computed_tokens=sum(each.computed_tokens for each in answers),
         steps=sum(each.steps for each in answers),
@@ -235,11 +231,14 @@ def joined(answers: Sequence[Served], load: Load, rows: Sequence[npt.NDArray[np.
         reading_s=sum(each.reading_s for each in answers),
         blocked=blocked,
         timeline=answers[0].timeline,
+        **columns,
     )
 
 
 def link_of(copy: Replica) -> float:
-    """Bandwidth from one replica to another: of the network link, else of the host links of all its devices together.
+    """Bandwidth for transfers from one replica to another, summed over the replica's devices.
+
+    Each device uses its link to the network; without one, its link to the host, or else its link to other devices.
 
     Raises:
         SpecError: The data sheet lists no such link.
@@ -262,17 +261,18 @@ def serve_apart(
     most_lanes: int | None = None,
     timeline: bool = False,
 ) -> Served:
-    """Replays prefill and decode on separate machines: each prompt's cache is sent over the link before decode begins.
+    """Replays prefill and decode on separate machines. A prompt's KV cache is sent over the link before decode begins.
 
-    A prefill replica sends one cache after another; the decode replicas receive them in turn.
+    Each prefill lane sends one cache at a time. The requests are assigned to the decode lanes in turn.
 
     Args:
         load: The requests.
         reading: The pool for prefill and first tokens.
         writing: The pool for decode.
         link_bytes_per_s: Bandwidth from one replica to another.
-        slow: Factors on both pools' steps.
-        most_lanes: Least number of prefill lanes to replay, and the same share of decode lanes.
+        slow: For the prefill pool and for the decode pool: two factors, as in :func:`serve`.
+        most_lanes: Number of prefill lanes to replay. The same share of the decode lanes is replayed; if this share is
+            less than one lane, more prefill lanes are replayed. None: all lanes.
         timeline: Whether to record the state of the first decode lane over time.
     """
     prompts = replace(load, new_tokens=np.minimum(load.new_tokens, 1))
@@ -321,7 +321,10 @@ def serve_apart(
 
 
 def parts_apart(reading: int, writing: int, most: int | None) -> tuple[int, int, float]:
-    """Numbers of prefill and decode lanes to replay, and the share of prefills that go to these decode lanes."""
+    """Number of prefill lanes to replay, number of decode lanes to replay, and a share of requests.
+
+    Of the requests in the replayed prefill lanes, this share continues in the replayed decode lanes.
+    """
     if most is None or reading + writing <= 2 * most:
         return reading, writing, 1.0
     read = min(reading, max(most, -(-reading // writing)))
@@ -330,9 +333,10 @@ def parts_apart(reading: int, writing: int, most: int | None) -> tuple[int, int,
 
 
 def handed_over(ready_s: Float64Array, moved_s: Float64Array, sender: npt.NDArray[np.int64]) -> Float64Array:
-    """Arrival time of each cache, (n,); a sender transfers caches one at a time, in the order in which they are ready.
+    """Time at which each KV cache arrives, (n,).
 
-    If ``ready_s`` is ``UNSERVED``, the arrival is infinite, because there is nothing to transfer.
+    A sender transfers one cache at a time, in the order in which the caches are ready. A request whose ``ready_s`` is
+    ``UNSERVED`` has no cache, and its time is infinite.
     """
     found = np.full(len(ready_s), np.inf)
     free: dict[int, float] = {}

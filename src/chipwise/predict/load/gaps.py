@@ -1,8 +1,8 @@
-"""Gaps between the tokens of a request (inter-token latency): what a reader of a stream waits for the next piece.
+"""Gaps between the tokens of a request (inter-token latency): how long a streaming client waits for the next token.
 
-A gap lasts from one token of a request to its next: one decode step, and everything that the engine did in between,
-such as another request's prompt in a step of its own, or the wait after a preemption. With drafts a gap is between two
-steps, whose tokens arrive together.
+A gap lasts from one token of a request to its next token. It contains one decode step and everything that the engine
+did before this step, such as a separate step for another request's prompt, or the wait after a preemption. With
+speculative decoding, all tokens of a step arrive together, so a gap lasts from one step to the next.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ Int64Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """The decode steps of each request, from which its gaps follow.
+    """The decode steps of each request, from which the gaps between its tokens follow.
 
-    ``ends_s`` (steps,) is the end of each decode step. A span has the number of its request, the time ``since_s`` of
-    the token before it, and its steps ``first`` to ``last`` (exclusive). A preempted request has several, in order.
+    ``ends_s`` (steps,) is the time at which each decode step ends. A span is a run of decode steps of one request: it
+    has the request's number, the time ``since_s`` of the token before the span, and the steps ``first`` to ``last``
+    (exclusive). A request that was preempted has several spans, in order.
     """
 
     ends_s: Float64Array
@@ -33,7 +34,7 @@ class Spans:
     last: Int64Array
 
     def taken(self, rows: Int64Array, count: int) -> Spans:
-        """Spans of the selected requests, with their new numbers: request ``rows[i]`` of ``count`` becomes ``i``."""
+        """Spans of only some of the ``count`` requests: request ``rows[i]`` gets the number ``i``."""
         number = np.full(count, -1, dtype=np.int64)
         number[rows] = np.arange(len(rows))
         kept = number[self.request] >= 0
@@ -46,14 +47,17 @@ class Spans:
         )
 
     def later(self, seconds: Float64Array) -> Spans:
-        """Spans of requests whose first token was made ``seconds`` (requests,) earlier, elsewhere."""
+        """A copy in which the first gap of each request starts earlier, by ``seconds`` (requests,).
+
+        This is for requests whose first token was generated earlier, by another machine.
+        """
         since_s = self.since_s.copy()
         request, at = np.unique(self.request, return_index=True)
         since_s[at] -= seconds[request]
         return replace(self, since_s=since_s)
 
     def gaps(self, done: npt.NDArray[np.bool_]) -> tuple[Float64Array, Int64Array]:
-        """Lengths of gaps in seconds, and how often each occurred, over the requests in the mask ``done``."""
+        """Lengths of gaps in seconds, and how often each length occurred. Only requests marked in ``done`` count."""
         kept = np.flatnonzero(done[self.request])
         kept = kept[np.argsort(self.request[kept], kind="stable")]
         request, first, last = (x[kept] for x in (self.request, self.first, self.last))
@@ -74,16 +78,17 @@ class Spans:
 
 
 def spans_of(runs: Sequence[tuple[float, int, float, float]], spans: Sequence[tuple[int, float, int, int]]) -> Spans:
-    """Spans from an engine's record.
+    """Builds spans from the record of an engine.
 
     Args:
-        runs: Consecutive decode steps: start in seconds, number, and seconds of the first and of the last; others are
-            evenly spaced between them.
-        spans: Request, time of the token before, first step and last (exclusive).
+        runs: Groups of consecutive decode steps: start in seconds, number of steps, and duration of the first and of
+            the last step. Durations change linearly within a group.
+        spans: For each span: the request, the time of the token before the span, its first step, and the step after
+            its last.
     """
     starts, first_s, last_s = (np.array([run[i] for run in runs], np.float64) for i in (0, 2, 3))
     counts = np.array([run[1] for run in runs], np.int64)
-    place = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)  # of a step in its run
+    place = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)  # index of a step in its run
     slope_s = (last_s - first_s) / np.maximum(counts - 1, 1)
     done = place + 1
     ends_s = np.repeat(starts, counts) + done * np.repeat(first_s, counts)
@@ -94,7 +99,7 @@ def spans_of(runs: Sequence[tuple[float, int, float, float]], spans: Sequence[tu
 
 
 def joined_spans(lanes: Sequence[Spans], places: Sequence[Int64Array]) -> Spans:
-    """The spans of several engines; request ``i`` of a lane becomes request ``places[lane][i]``."""
+    """Joins the spans of several lanes; request ``i`` of a lane gets the number ``places[lane][i]``."""
     before = np.cumsum([0, *(len(each.ends_s) for each in lanes)])
     return Spans(
         ends_s=np.concatenate([each.ends_s for each in lanes]),

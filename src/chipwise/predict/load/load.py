@@ -1,4 +1,4 @@
-"""Load: arrival times and sizes of requests: generated at a rate, read from a trace, or sent in a closed loop."""
+"""Arrival times and sizes of requests: generated at a rate, read from a trace, or sent by clients in a closed loop."""
 
 from __future__ import annotations
 
@@ -18,22 +18,26 @@ Arrivals = Literal["constant", "poisson", "gamma"]
 MOST_REQUESTS = 2_000_000
 """Maximum number of requests; a larger load would take minutes and gigabytes to replay."""
 MOST_SPREAD = 10.0
-"""Maximum coefficient of variation of token counts; above it, sample means are far from the requested mean."""
+"""Maximum coefficient of variation of token counts. Above it, the mean of a sample is far from the requested mean."""
 MOST_WAIT_S = 86_400.0
-"""Maximum think time and request overhead: a day."""
+"""Maximum of think times, overheads and timeouts in seconds: a day."""
 
-WHOLE_INPUT = "each one whole input: an image, or a history with its candidates"
-"""Words that describe a request to a model without text input."""
+COLUMNS = ("arrival_s", "prompt_tokens", "new_tokens", "kind", "prefix", "prefix_tokens")
+"""Names of the arrays of a load."""
+
+WHOLE_INPUT = "each with one whole input: an image, or a history with its candidates"
+"""Text that describes the requests to a model without text input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """Requests in order of arrival. All arrays have one value per request.
 
-    ``prefix`` is the number of the shared text at the start of the prompt (-1: none), with ``prefix_tokens`` tokens.
-    Prompts marked ``prefilled`` were prefilled on another machine, which also generated the first token; they arrive
-    with their cache. With ``clients``, at most that many requests are in flight: each client sends its next request
-    ``think_s`` after the last one ended, and ``arrival_s`` only applies to its first request.
+    ``prefix`` is the index of the shared text with which the prompt starts (-1: none); this text has ``prefix_tokens``
+    tokens. If the load is ``prefilled``, another machine has processed the prompts and generated the first tokens, and
+    each request arrives with its KV cache. With ``clients``, at most that many requests are in flight: each client
+    sends its next request ``think_s`` after its previous request ended, so ``arrival_s`` applies only to each client's
+    first request.
     """
 
     arrival_s: Float64Array
@@ -63,19 +67,11 @@ class Load:
         return int((self.prompt_tokens + self.new_tokens).max())
 
     def taken(self, rows: npt.NDArray[np.int64] | slice) -> Load:
-        """Only the selected requests, in order."""
-        return replace(
-            self,
-            arrival_s=self.arrival_s[rows],
-            prompt_tokens=self.prompt_tokens[rows],
-            new_tokens=self.new_tokens[rows],
-            kind=self.kind[rows],
-            prefix=self.prefix[rows],
-            prefix_tokens=self.prefix_tokens[rows],
-        )
+        """The load with only the requests with the indices ``rows``, in this order."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in COLUMNS})
 
     def within(self, longest: int) -> Load:
-        """The requests, truncated to ``longest`` positions; answers are truncated before prompts."""
+        """The load with requests of at most ``longest`` positions; answers are shortened before prompts."""
         prompt = np.minimum(self.prompt_tokens, longest - (self.new_tokens > 0))
         return replace(self, prompt_tokens=prompt, new_tokens=np.minimum(self.new_tokens, longest - prompt))
 
@@ -87,20 +83,21 @@ class Load:
             return None
         return (
             f"no request arrives for {units.show(float(gaps.max()), 'time')} of the {units.show(whole, 'time')} that "
-            "the load lasts: mean rates are not meaningful; replay its parts separately"
+            "the load lasts, so mean rates are not meaningful; replay the busy parts of the load separately"
         )
 
     def at_rate(self, factor: float) -> Load:
-        """The requests, with arrivals ``factor`` times as fast."""
+        """The same requests at ``factor`` times the rate."""
         return replace(self, arrival_s=self.arrival_s / factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestClass:
-    """A class of requests. Tokens vary around their means with a coefficient of variation ``spread`` (lognormal).
+    """A class of requests, with mean numbers of prompt tokens and new tokens.
 
-    Each prompt starts with one of ``prefixes`` shared texts of ``shared_tokens``, such as a system prompt; 0 if nothing
-    is shared.
+    A request's numbers of tokens are lognormal with the coefficient of variation ``spread``. Each prompt starts with
+    one of ``prefixes`` shared texts, such as system prompts, which have ``shared_tokens`` tokens (0: nothing is
+    shared).
     """
 
     name: str = "requests"
@@ -118,63 +115,70 @@ class RequestClass:
             whole_number(name, getattr(self, name), least=least)
         whole_number("prefixes", self.prefixes, most=MOST_REQUESTS)
         if self.prefixes > 1 and not self.shared_tokens:
-            raise SpecError("is the number of shared texts; give their length with shared_tokens", field="prefixes")
+            raise SpecError("needs shared_tokens, the length of the shared texts", field="prefixes")
         if self.shared_tokens >= self.prompt_tokens and self.shared_tokens:
             raise SpecError(
-                f"{self.shared_tokens:,} shared tokens must be fewer than the prompt's {self.prompt_tokens:,}",
+                f"must be fewer than the prompt's {self.prompt_tokens:,} tokens, not {self.shared_tokens:,}",
                 field="shared_tokens",
             )
         if not 0 <= self.spread <= MOST_SPREAD:
             raise SpecError(f"must be from 0 to {MOST_SPREAD:g}, not {short(self.spread)}", field="spread")
 
     def as_read(self, arch: ArchSpec) -> RequestClass:
-        """The requests as ``arch`` reads them: without new tokens if it writes none, or whole inputs such as images."""
+        """The requests as ``arch`` reads them: without new tokens if it generates none, or as whole inputs if it reads
+        no text.
+        """
         if not arch.reads_tokens:
             return WholeInputs(name=self.name, share=self.share, prefixes=self.prefixes)
         return self if arch.causal else replace(self, new_tokens=0)
 
     def describe(self) -> str:
-        """Text such as ``500 prompt and 250 new tokens, the first 300 one of 4 shared texts``."""
+        """Text such as ``500 prompt and 250 new tokens, starting with one of 4 shared texts of 300 tokens``."""
         parts = [f"{self.prompt_tokens:,} prompt and {self.new_tokens:,} new tokens"]
         if not self.new_tokens:
             parts = [f"{self.prompt_tokens:,} tokens to read"]
         if self.spread:
             parts.append(f"varying by {units.show(self.spread, 'share')}")
         if self.shared_tokens:
-            which = f"one of {self.prefixes:,} shared texts" if self.prefixes > 1 else "a text that all share"
-            parts.append(f"the first {self.shared_tokens:,} {which}")
+            which = f"one of {self.prefixes:,} shared texts" if self.prefixes > 1 else "a shared text"
+            parts.append(f"starting with {which} of {self.shared_tokens:,} tokens")
         return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeInputs(RequestClass):
-    """Requests to a model without text input: each counts as one token."""
+    """Requests to a model without text input. Each request counts as one token."""
 
     prompt_tokens: int = 1
     new_tokens: int = 0
 
     def describe(self) -> str:
-        """Text that names such inputs."""
+        """Text that names the inputs: images, or histories with candidates."""
         return WHOLE_INPUT
 
 
 def describe_arrivals(rate_per_s: float, arrivals: Arrivals, burstiness: float) -> str:
     """Text such as ``20 requests/s, Poisson arrivals``."""
-    words = {"constant": "evenly spaced", "poisson": "Poisson arrivals", "gamma": f"gamma arrivals of {burstiness:g}"}
+    words = {
+        "constant": "evenly spaced",
+        "poisson": "Poisson arrivals",
+        "gamma": f"gamma arrivals of burstiness {burstiness:g}",
+    }
     return f"{units.number(rate_per_s)} requests/s, {words[arrivals]}"
 
 
 def check_arrivals(arrivals: Arrivals, burstiness: float) -> None:
-    """Checks that the requested burstiness suits the arrival process.
+    """Checks that the burstiness is valid for the kind of arrivals.
 
     Raises:
-        SpecError: The burstiness is out of range, or is given for gaps other than gamma.
+        SpecError: The burstiness is out of range, or is given for arrivals whose gaps are not gamma-distributed.
     """
     if not 0 < burstiness <= 1e4:
         raise SpecError(f"must be above 0 and at most 10,000, not {short(burstiness)}", field="burstiness")
     if burstiness != 1 and arrivals != "gamma":
         raise SpecError(
-            f"only applies to gamma gaps, but the gaps are {arrivals}; set arrivals to gamma", field="burstiness"
+            f"only applies to gamma arrivals, but `arrivals` is {arrivals!r}; set `arrivals` to 'gamma'",
+            field="burstiness",
         )
 
 
@@ -191,15 +195,16 @@ def generate_load(
 ) -> Load:
     """Generates ``count`` random requests of ``classes`` according to their shares.
 
-    The same seed gives the same requests at every rate, with scaled arrival times, so that rates can be compared.
+    For the same seed, the requests are the same at every rate; only the arrival times are scaled. So rates can be
+    compared.
 
     Args:
         classes: Classes of requests.
         count: Number of requests.
         rate_per_s: Requests per second; None with ``clients``.
-        arrivals: ``constant`` gaps, ``poisson``, or ``gamma`` gaps.
-        burstiness: Squared coefficient of variation of gamma gaps: 1 is Poisson, larger values are bursty.
-        clients: Number of clients in a closed loop, each sending one request after another.
+        arrivals: Distribution of the gaps between arrivals: ``constant``, ``poisson`` or ``gamma``.
+        burstiness: Squared coefficient of variation of gamma gaps: 1 is Poisson, and larger values are burstier.
+        clients: Number of clients in a closed loop, each of which sends one request after another.
         think_s: Seconds that a client waits before its next request.
         seed: Random seed.
 

@@ -1,4 +1,4 @@
-"""Result of a replay: distributions of TTFT, TPOT, end-to-end and waiting times; throughput; engine utilisation."""
+"""Results of a replay: throughput, engine utilisation, and statistics of TTFT, TPOT, end-to-end time and queue time."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 STATISTICS = ("mean", *SHARES)
 NETWORKED = ("ttft", "e2e")  # measures that include the delay of the network
 METRICS = tuple(f"{measure}_{statistic}" for measure in MEASURES for statistic in STATISTICS)
-"""Prefixes of metrics such as ``ttft_p99``: time to first token, mean time per token after the first of a request, gaps
-between the tokens of all requests, end-to-end time, and time in the queue."""
+"""Metrics, named by measure and statistic, such as ``ttft_p99``. The measures are: time to first token, a request's
+mean time per token after the first, gaps between the tokens of all requests, end-to-end time, and time in the queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """Figures of one replay: seconds by metric name, throughput, and utilisation of the engine.
 
-    ``metrics`` are over all answered requests; ``failed`` counts the others.
+    ``metrics`` cover all answered requests; ``failed`` is the number of requests that were not answered.
     """
 
     metrics: dict[str, float]
@@ -39,7 +39,7 @@ class Outcome:
 
 
 def times_of(served: Served) -> dict[str, Float64Array]:
-    """Seconds of each answered request by measure; requests with one new token have no TPOT."""
+    """For each measure, the seconds of each answered request. Requests with only one new token have no TPOT."""
     done = served.done
     first, last, arrival = served.first_s[done], served.last_s[done], served.arrival_s[done]
     after = served.load.new_tokens[done] - 1
@@ -52,14 +52,13 @@ def times_of(served: Served) -> dict[str, Float64Array]:
 
 
 def metrics_of(*replays: Served, by: Disturbances = UNDISTURBED) -> dict[str, float]:
-    """Mean and percentiles of every measure; measures without any request are left out.
+    """Mean and percentiles of each measure; a measure for which no request has a value is left out.
 
     Args:
-        replays: The replay; a second one at the speed that neighbours leave, if there are any.
-        by: Neighbours and network.
+        replays: The replay at the usual speed and, with neighbours, a second replay at the slow speed.
+        by: The disturbances by neighbours and by the network.
     """
     found: dict[str, float] = {}
-    shares = list(SHARES.values())
     parts = list(zip(replays, (1 - by.slow_share, by.slow_share), strict=False))
     times = [(times_of(part), share) for part, share in parts]
     for measure in times[0][0]:
@@ -69,16 +68,20 @@ def metrics_of(*replays: Served, by: Disturbances = UNDISTURBED) -> dict[str, fl
         alone = len(parts) == 1
         if measure in NETWORKED and by.network_p50_s:
             (seconds, weights), alone = by.delayed(seconds, weights), False
-        found[f"{measure}_mean"] = float(np.average(seconds, weights=weights))
-        values = np.quantile(seconds, shares) if alone else weighted_quantiles(seconds, weights, shares)
-        found |= {f"{measure}_{name}": float(value) for name, value in zip(SHARES, values, strict=True)}
+        found |= _statistics(measure, seconds, weights, alone=alone)
     gaps = [(part.spans.gaps(part.done), share) for part, share in parts]
     seconds, weights = mixed([(lengths, share * counts.astype(np.float64)) for (lengths, counts), share in gaps])
     if len(seconds):
-        found["itl_mean"] = float(np.average(seconds, weights=weights))
-        values = weighted_quantiles(seconds, weights, shares)
-        found |= {f"itl_{name}": float(value) for name, value in zip(SHARES, values, strict=True)}
+        found |= _statistics("itl", seconds, weights, alone=False)
     return found
+
+
+def _statistics(measure: str, seconds: Float64Array, weights: Float64Array, *, alone: bool) -> dict[str, float]:
+    """Mean and percentiles of weighted times; ``alone`` says that all weights are equal."""
+    shares = list(SHARES.values())
+    values = np.quantile(seconds, shares) if alone else weighted_quantiles(seconds, weights, shares)
+    mean = {f"{measure}_mean": float(np.average(seconds, weights=weights))}
+    return mean | {f"{measure}_{name}": float(value) for name, value in zip(SHARES, values, strict=True)}
 
 
 def outcome(served: Served, *, lanes: int = 1) -> Outcome:
@@ -86,7 +89,7 @@ def outcome(served: Served, *, lanes: int = 1) -> Outcome:
 
     Args:
         served: The replay.
-        lanes: Number of engines that shared the requests, for the busy share.
+        lanes: Number of lanes that shared the requests. Busy seconds and requests in flight are averaged over lanes.
     """
     done = served.done
     span = _span(served)
@@ -112,19 +115,19 @@ def _span(served: Served) -> float:
 
 
 def steady(served: Served, share: float = 0.15) -> Served:
-    """The outcome without the first requests, which met an empty engine."""
+    """The outcome without the first requests, which arrived while the engine was still nearly empty."""
     return served.taken(np.arange(int(share * len(served.load)), len(served.load)))
 
 
 def over_time(served: Served, points: int = 200) -> dict[str, npt.NDArray[np.float64]]:
-    """Running and waiting sequences and the share of the cache in use over time, at ``points`` evenly spaced moments.
+    """Running sequences, waiting sequences and the used share of the cache, at ``points`` evenly spaced times.
 
     Raises:
         ValueError: The replay recorded no timeline.
     """
     kept = served.timeline
     if kept is None:
-        raise ValueError("the replay kept no timeline")
+        raise ValueError("the replay recorded no timeline")
     at = np.linspace(kept.at_s[0], kept.at_s[-1], points)
     place = np.searchsorted(kept.at_s, at, side="right") - 1
     return {

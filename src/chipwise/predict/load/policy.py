@@ -1,7 +1,7 @@
-"""Policy: how a runtime's scheduler forms steps, and its overhead per request; with one default per runtime.
+"""How a runtime's scheduler forms steps, and its overhead per request, with defaults for each runtime.
 
-Defaults are from the projects' documentation of the named versions. Times start when the engine receives a request; the
-time for HTTP and the tokenizer is added if known (``chipwise plan check`` fits it).
+The defaults come from the documentation of the versions that are named below. A request's times start when the engine
+receives it. The time for HTTP and the tokenizer is added if it is known (``chipwise plan check`` fits it).
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from chipwise.hardware.runtime import Runtime
 from chipwise.predict.load.load import MOST_WAIT_S
 
 NGRAM = "ngram"
-"""Value of ``draft`` for n-gram drafts, which copy tokens from the text."""
+"""Name to give instead of a draft model if drafts are copied from the text (n-grams)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """Speculative decoding: each step checks ``drafted`` tokens.
+    """Speculative decoding: in each step, the model checks ``drafted`` tokens.
 
-    Each drafted token is accepted with probability ``acceptance`` if all before it were accepted. ``draft`` is the
-    draft model, which runs one pass per token; without it, tokens are copied from the text (n-grams) at no cost.
+    A drafted token is accepted with the probability ``acceptance``, provided that all drafted tokens before it were
+    accepted. ``draft`` is the draft model, which runs one pass per drafted token. Without it, tokens are copied from
+    the text (n-grams) at no cost.
 
     References:
         Leviathan, Kalman and Matias 2023, Fast inference from transformers via speculative decoding, equation 1.
@@ -45,7 +46,7 @@ class Speculation:
         """Reads ``MODEL:TOKENS:ACCEPTANCE``, such as ``Qwen/Qwen3-0.6B:4:0.7`` or ``ngram:4:0.4``.
 
         Raises:
-            SpecError: The text has another form, or a number is out of range.
+            SpecError: The text has a different form, or a number is out of range.
         """
         name, *rest = text.rsplit(":", 2)
         try:
@@ -61,12 +62,12 @@ class Speculation:
 
     @property
     def tokens_per_step(self) -> float:
-        """Mean tokens per step: the accepted drafts and one token of the model itself."""
+        """Mean number of tokens per step: the accepted drafted tokens and one token from the model itself."""
         a, k = self.acceptance, self.drafted
         return k + 1.0 if a == 1 else (1 - a ** (k + 1)) / (1 - a)
 
     def steps(self, tokens: npt.NDArray[np.int64], *, seed: int) -> npt.NDArray[np.int64]:
-        """Random numbers of tokens per step and sequence, (n,), at most ``drafted`` + 1."""
+        """Number of steps, (n,), in which each sequence generates its ``tokens``; drafts are accepted at random."""
         rng = np.random.default_rng(seed)
         left = np.maximum(tokens, 0).astype(np.int64)
         found = np.zeros(len(left), np.int64)
@@ -85,17 +86,17 @@ class Policy:
     """The rules by which a scheduler forms steps.
 
     Attributes:
-        most_tokens: Maximum tokens of a step, including decoded sequences.
+        most_tokens: Maximum number of tokens in a step, including one or more for each decoding sequence.
         most_sequences: Maximum number of concurrent sequences.
         chunked: Whether a prompt may be split over several steps.
-        mixed: Whether prompts share steps with decoding; otherwise they have separate steps, which come first.
-        lookahead: Number of steps that are formed while an earlier one runs; new arrivals have to wait for them.
+        mixed: Whether prompts share steps with decoding; otherwise prompts have separate steps, which run first.
+        lookahead: Number of steps that are already formed while an earlier step runs; new arrivals wait for them.
         block_tokens: Positions per cache block.
         prefix_cache: Whether shared prefixes of prompts are cached.
-        padded: Whether the prompts of a step are padded to the longest (encoders without packing).
+        padded: Whether all prompts of a step are padded to the length of the longest (encoders without packing).
         timeout_s: Time after which a client gives up and its request is aborted. None: never.
         request_s: Seconds before a request can be scheduled (HTTP, tokenizer).
-        answer_s: Seconds until an answer reaches the client.
+        answer_s: Seconds from the end of the step that generates a token until the client receives it.
         jitter_s: Mean of an exponentially distributed extra delay of the answer.
         speculation: Speculative decoding, if any.
     """
@@ -116,7 +117,7 @@ class Policy:
 
     @property
     def width(self) -> int:
-        """Tokens computed per decoded sequence and step: the drafted tokens and one more."""
+        """Number of tokens that a step computes per decoding sequence: the drafted tokens and one more."""
         return self.speculation.drafted + 1 if self.speculation else 1
 
     def __post_init__(self) -> None:
@@ -137,13 +138,15 @@ MOST_TOGETHER = 256
 
 
 def policy_of(runtime: Runtime, *, generates: bool = True, stem: bool = False) -> Policy:
-    """Default policy of a runtime's server. For models that do not generate, steps are filled with whole texts.
+    """Default policy of a runtime's server.
 
-    For models with a ``stem`` (image models and rankers), a request counts as one token of a step.
+    For models that do not generate, steps are filled with whole texts. For models with a ``stem`` (image models and
+    rankers), a request counts as one token of a step.
 
-    vLLM 0.19 (docs.vllm.ai, EngineArgs: 8,192 tokens and 256 sequences on an API server, asynchronous scheduling),
-    SGLang (--chunked-prefill-size 8192, prompts before decoding, overlap scheduler), TensorRT-LLM (max_num_tokens 8192,
-    max_batch_size 2048, in-flight batching), llama.cpp's server (-ub 512, -np 4 slots); others one request at a time.
+    Sources: vLLM 0.19 (docs.vllm.ai, EngineArgs: 8,192 tokens and 256 sequences on an API server, asynchronous
+    scheduling); SGLang (--chunked-prefill-size 8192, prompts before decoding, overlap scheduler); TensorRT-LLM
+    (max_num_tokens 8192, max_batch_size 2048, in-flight batching); llama.cpp's server (-ub 512, -np 4 slots). Other
+    runtimes serve one request at a time.
     """
     if stem:
         return Policy(

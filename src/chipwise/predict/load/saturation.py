@@ -1,7 +1,7 @@
 """Throughput of a saturated replica, and the resource that limits it.
 
-In the steady state with n decoding sequences, every sequence that ends is replaced by a new prompt. The step-time table
-gives the time of this mix.
+In the steady state with n decoding sequences, each sequence that ends is replaced by a new request, whose prompt is
+processed. The table of step times gives the time of this mix of decoding and prompts.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 
 from chipwise.predict.load.fleet import Replica
 
-GAIN = 0.05  # least relative gain from the last tenth of the sequences for which their number is the bottleneck
+GAIN = 0.05  # if the last tenth of the sequences still gains this share, the number of sequences is the bottleneck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saturation:
-    """Requests per second of a saturated replica, with its number of sequences, share of prefill, and bottleneck."""
+    """A saturated replica: its throughput, number of sequences, share of time spent on prompts, and bottleneck."""
 
     requests_per_s: float
     sequences: int  # sequences per lane
@@ -25,19 +25,19 @@ class Saturation:
     bottleneck: str
 
     def at_speed(self, speed: float) -> Saturation:
-        """The saturation of a replica at a share of its speed."""
+        """The same replica at ``speed`` times its usual speed."""
         return replace(self, requests_per_s=self.requests_per_s * speed)
 
 
 def saturation(copy: Replica, *, prompt: float, new: float, cached: float = 0.0, prefilled: bool = False) -> Saturation:
-    """The saturation of one replica.
+    """Throughput of one saturated replica, and its bottleneck.
 
     Args:
         copy: The replica.
         prompt: Mean prompt tokens.
-        new: Mean new tokens; 0 for models that generate none.
-        cached: Mean prompt tokens found in the cache.
-        prefilled: Whether prompts are prefilled elsewhere and arrive with their caches.
+        new: Mean new tokens; 0 for models that do not generate.
+        cached: Mean number of prompt tokens that are found in the prefix cache.
+        prefilled: Whether another machine processes the prompts, so requests arrive with their KV caches.
     """
     policy = copy.policy
     read = 0.0 if prefilled else max(prompt - cached, 1.0)

@@ -1,11 +1,11 @@
-"""Seconds of every step that a scheduler may form, tabulated once per deployment and interpolated.
+"""Seconds of any step that a scheduler may form, from a table that is computed once per deployment.
 
 A step decodes ``n`` sequences and processes some chunks of prompts. It has four kinds of kernels, each of which depends
-on few numbers: products and other kernels on the step's tokens; the head on its sequences; attention of decoded
-sequences on their number and mean context; attention of a chunk on its length and on the cached positions before it.
-Each kind is priced on a grid by the same lowering and kernel models as ``chipwise estimate``, and times are
-interpolated linearly between grid points. ``tests/unit/predict/load/test_step_times.py`` checks the interpolation
-error.
+on only a few numbers. Matrix products and other kernels depend on the number of tokens in the step, and the head on the
+number of sequences. Attention of decoding sequences depends on their number and mean context; attention of a prompt
+chunk on its length and on the number of cached positions before it. Each kind is predicted on a grid by the same code
+as in ``chipwise estimate``. Between grid points, times are interpolated linearly.
+``tests/unit/predict/load/test_step_times.py`` checks the interpolation error.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from chipwise.core.arrays import Float64Array
 from chipwise.errors import Unsupported
 from chipwise.predict.served import image_law
 from chipwise.predict.served.batching import Constants, constants
-from chipwise.predict.served.groups import Group, cost_groups, grouped
+from chipwise.predict.served.groups import Group, GroupCost, cost_groups, groups_of
 from chipwise.predict.served.request import Request
 from chipwise.predict.served.setting import Step
 from chipwise.predict.served.steps import Pass, PassTimes, class_of, time_passes
@@ -37,12 +38,12 @@ _PASTS = np.array([0, 512, 2048, 8192, 32768, 131072])
 
 @dataclass(slots=True, kw_only=True)
 class StepTimes:
-    """Step times in seconds of one replica (with pipelines: of one microbatch) of one deployment.
+    """Step times of one replica in seconds; in a pipeline, step times of one microbatch.
 
-    ``body_s`` is a list by tokens, ``head_s`` by sequences, both from 0. Rows for the attention of decoded sequences
-    are computed on first use. ``host_s`` is the host time per step, ``sequence_host_s`` the host time per decoded
-    sequence. A step computes ``width`` tokens per decoded sequence: one, or with speculative decoding the drafted
-    tokens and one more. ``draft`` are the step times of the draft model, which runs one pass per token.
+    ``body_s`` lists seconds by number of tokens and ``head_s`` lists seconds by number of sequences, both from 0 on.
+    ``host_s`` is the host time per step, and ``sequence_host_s`` the host time per decoding sequence. A step computes
+    ``width`` tokens per decoding sequence: one, or with speculative decoding the drafted tokens and one more. ``draft``
+    holds the step times of the draft model, which runs one pass per drafted token.
     """
 
     body_s: list[float]
@@ -64,11 +65,11 @@ class StepTimes:
 
     @property
     def most_tokens(self) -> int:
-        """Tokens of the largest tabulated step."""
+        """Number of tokens of the largest step in the table."""
         return len(self.body_s) - 1
 
     def scaled(self, factor: float) -> StepTimes:
-        """A copy with times multiplied by ``factor``."""
+        """A copy with all times multiplied by ``factor``."""
         return replace(
             self,
             body_s=[factor * value for value in self.body_s],
@@ -82,11 +83,13 @@ class StepTimes:
         )
 
     def drafted_by(self, draft: StepTimes) -> StepTimes:
-        """Step times with drafts by the model with times ``draft``; the host prepares both models' passes together."""
+        """Adds the step times ``draft`` of a draft model. The host prepares the passes of both models together."""
         return replace(self, draft=replace(draft, host_s=0.0, sequence_host_s=0.0, _rows={}), _rows={})
 
     def row(self, n: int) -> tuple[float, list[float]]:
-        """Seconds of a step that decodes ``n`` sequences: the part independent of context, and attention by context."""
+        """Seconds of a step that decodes ``n`` sequences: the total without attention, and a list with the seconds of
+        attention for each length in ``contexts``.
+        """
         found = self._rows.get(n)
         if found is None:
             rows = n * self.width
@@ -104,7 +107,7 @@ class StepTimes:
         return alone if self.draft is None else alone + (self.width - 1) * self.draft.decode_s(n, context)
 
     def chunk_attention_s(self, tokens: int, past: int) -> float:
-        """Seconds of attention for a chunk of ``tokens`` positions after ``past`` cached ones."""
+        """Seconds of attention for a chunk of ``tokens`` positions that follow ``past`` cached positions."""
         pasts = self.pasts
         if past <= 0:
             return interpolated(self.chunks, self.chunk_s[0], tokens)
@@ -115,13 +118,13 @@ class StepTimes:
         return before + (after - before) * (past - low) / (high - low)
 
     def mixed_s(self, n: int, context: float, chunks: Sequence[tuple[int, int]], *, ending: int = 1) -> float:
-        """Seconds of a step that decodes ``n`` sequences and prefills ``chunks``, each (tokens, past).
+        """Seconds of a step that decodes ``n`` sequences and processes ``chunks`` of prompts.
 
         Args:
-            n: Sequences decoded.
-            context: Mean positions in their caches.
-            chunks: Chunks of prompts.
-            ending: Number of chunks that complete their prompt and give a first token.
+            n: Number of decoding sequences.
+            context: Mean number of cached positions of these sequences.
+            chunks: Length of each chunk, and number of cached positions before it.
+            ending: Number of chunks that complete their prompt and so give a first token.
         """
         decoded = n * self.width
         tokens = decoded + sum(length for length, _ in chunks)
@@ -137,7 +140,10 @@ class StepTimes:
         return total
 
     def body(self, tokens: int) -> float:
-        """Seconds of products and other kernels for ``tokens`` positions; proportional beyond the table."""
+        """Seconds of all kernels except attention and head, for ``tokens`` positions.
+
+        Beyond the table, the seconds are proportional to the number of positions.
+        """
         most = len(self.body_s) - 1
         if tokens <= most:
             return self.body_s[tokens]
@@ -145,7 +151,7 @@ class StepTimes:
 
 
 def interpolated(grid: Sequence[float], values: Sequence[float], at: float) -> float:
-    """Linear interpolation between grid points and beyond the last; constant below the first."""
+    """``values`` at the point ``at``: linear between and beyond grid points, but constant below the first point."""
     if at <= grid[0]:
         return values[0]
     j = min(bisect_right(grid, at), len(grid) - 1)
@@ -161,29 +167,23 @@ def step_times(
     longest: int = 32768,
     width: int = 1,
 ) -> list[StepTimes | Unsupported]:
-    """The step times of every request's deployment; all kernels are priced together.
+    """The step times of each request's deployment. The kernels of all deployments are predicted together.
 
     Args:
-        requests: Each names model, device, runtime, formats and plan; its intervals are for its sizes.
-        most_tokens: Tokens of the largest step.
-        most_sequences: Most sequences that a step may decode.
+        requests: Each request states model, device, runtime, formats and plan. Step times get the intervals of the
+            request's estimate.
+        most_tokens: Number of tokens of the largest step.
+        most_sequences: Maximum number of sequences that a step decodes.
         longest: Positions of the longest sequence.
-        width: Tokens computed per decoded sequence and step.
+        width: Number of tokens that a step computes per decoding sequence.
 
     Raises:
         ChipwiseError: A name in a request is unknown, or a degree does not divide the model.
     """
-
-    def one(request: Request) -> StepTimes | Unsupported:
-        return step_times(
-            [request], most_tokens=most_tokens, most_sequences=most_sequences, longest=longest, width=width
-        )[0]
-
-    groups, errors = grouped(requests)
-    if errors:
-        raise next(iter(errors.values()))
+    groups = groups_of(requests)
+    sizes = {"most_tokens": most_tokens, "most_sequences": most_sequences, "longest": longest, "width": width}
     if len(groups) < len(requests):  # some deployments are equal: answer one by one
-        return [one(each) for each in requests]
+        return [step_times([each], **sizes)[0] for each in requests]
     known = constants()
     asked = {request.prompt_tokens for request in requests if request.prompt_tokens <= most_tokens}
     grids = _Grids.of(most_tokens, most_sequences, longest, also=sorted(asked))
@@ -192,7 +192,7 @@ def step_times(
     except Unsupported as error:
         if len(groups) == 1:
             return [error]
-        return [one(each) for each in requests]
+        return [step_times([each], **sizes)[0] for each in requests]
     costs = cost_groups(groups)
     answers: list[StepTimes | Unsupported] = [Unsupported("not priced")] * len(requests)
     for i, (group, cost) in enumerate(zip(groups, costs, strict=True)):
@@ -200,11 +200,7 @@ def step_times(
         if isinstance(cost, Unsupported):
             answers[row] = cost
             continue
-        table = _table(group, timed[3 * i : 3 * i + 3], grids, known, width)
-        first = cost.ttft_log_halfwidth
-        table.decode_halfwidth = float(cost.log_halfwidth[0])
-        table.prompt_halfwidth = None if first is None else float(first[0])
-        table.provenance = cost.provenance
+        table = _table(cost, timed[3 * i : 3 * i + 3], grids, known, width)
         if group.device.taught is not None:
             table = _following(table, float(cost.step_s[0] if group.generates else cost.prefill_s[0]), group)
         answers[row] = table
@@ -212,7 +208,7 @@ def step_times(
 
 
 def _following(table: StepTimes, taught_s: float, group: Group) -> StepTimes:
-    """The table scaled by a machine's taught correction."""
+    """``table``, scaled so that the step of ``group`` takes ``taught_s``, a time corrected by measurements."""
     if group.generates:
         n = int(group.replica_batch[0])
         own = table.decode_s(n, float(group.prompt_tokens[0] + group.new_tokens[0] // 2))
@@ -223,7 +219,7 @@ def _following(table: StepTimes, taught_s: float, group: Group) -> StepTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Grids:
-    """The sizes at which kernels are priced."""
+    """The sizes for which kernel times are predicted."""
 
     tokens: npt.NDArray[np.int64]
     sequences: npt.NDArray[np.int64]
@@ -233,7 +229,7 @@ class _Grids:
 
     @classmethod
     def of(cls, most_tokens: int, most_sequences: int, longest: int, *, also: Sequence[int]) -> _Grids:
-        """Grids that reach at least the given sizes, with prompts of ``also`` tokens."""
+        """Grids that reach at least the given sizes and also contain the prompt lengths ``also``."""
         return cls(
             tokens=np.union1d(_until(_TOKENS, max(most_tokens, most_sequences)), also).astype(np.int64),
             sequences=_until(_SEQUENCES, most_sequences),
@@ -243,7 +239,9 @@ class _Grids:
         )
 
     def passes(self, group: Group, width: int) -> tuple[Pass, Pass, Pass]:
-        """Passes to time for one deployment: without attention, for attention of decodes, for attention of chunks."""
+        """Three passes to predict: for kernels other than attention, for attention of decoding sequences, and for
+        attention of prompt chunks.
+        """
         if group.setting.arch.encoder:
             raise Unsupported(f"{group.setting.arch.name} has an encoder and a decoder; such models cannot be replayed")
         setting, device = group.setting, group.device
@@ -265,7 +263,7 @@ class _Grids:
         )
 
     def _of_stem(self, group: Group) -> tuple[Pass, Pass, Pass]:
-        """Passes to time for an image or ranking model, by number of equal requests."""
+        """The passes to predict for an image or ranking model, for different numbers of equal requests."""
         positions = int(group.prompt_tokens[0])
 
         def requests(count: npt.NDArray[np.int64]) -> Pass:
@@ -277,70 +275,60 @@ class _Grids:
 
 
 def _until(grid: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.int64]:
-    """The points up to the first that is at least ``most``; at least two."""
+    """The points of ``grid`` up to the first point that is at least ``most``; at least two points."""
     end = int(np.searchsorted(grid, most)) + 1
     return grid[: max(end, 2)]
 
 
-def _table(group: Group, timed: Sequence[PassTimes], grids: _Grids, known: Constants, width: int) -> StepTimes:
-    runtime, plan = group.setting.runtime, group.setting.plan
+def _table(cost: GroupCost, timed: Sequence[PassTimes], grids: _Grids, known: Constants, width: int) -> StepTimes:
+    group, first = cost.group, cost.ttft_log_halfwidth
+    runtime, tp = group.setting.runtime, group.setting.plan.tp
     body, decode, prompt = timed
+    shape, chunks = (len(grids.sequences), len(grids.contexts)), (len(grids.pasts), len(grids.chunks))
+    tabulated = partial(
+        StepTimes,
+        contexts=grids.contexts.tolist(),
+        sequences=grids.sequences.astype(np.float64),
+        chunks=grids.chunks.tolist(),
+        pasts=grids.pasts.tolist(),
+        decode_halfwidth=float(cost.log_halfwidth[0]),
+        prompt_halfwidth=None if first is None else float(first[0]),
+        provenance=cost.provenance,
+    )
+    tokens = np.arange(int(grids.tokens[-1]) + 1)
+    if not group.setting.arch.reads_tokens:  # requests count as one token each
+        if image_law.answers(group.setting):
+            passed, host_s = image_law.pass_times(group.setting, group.device, grids.tokens)[0], 0.0
+        else:
+            passed, host_s = known.device_s(body, runtime), float(known.host_step_s(runtime, sequences=0, tp=1))
+        return tabulated(
+            body_s=np.interp(tokens, grids.tokens, passed, left=0.0).tolist(),
+            head_s=[0.0] * (int(grids.sequences[-1]) + 1),
+            attention_s=np.zeros(shape),
+            chunk_s=np.zeros(chunks).tolist(),
+            host_s=host_s,
+            sequence_host_s=0.0,
+        )
 
     def seconds(times: PassTimes, sort: str) -> Float64Array:
         chosen = _only(times, sort)
         return known.device_s(chosen, runtime) if chosen.parts else np.zeros(times.figures.shape[2])
 
-    if not group.setting.arch.reads_tokens:
-        return _stem_table(group, body, grids, known)
-    tokens = np.arange(int(grids.tokens[-1]) + 1)
+    host_s = float(known.host_step_s(runtime, sequences=0, tp=tp))
     counts = np.arange(width * int(grids.sequences[-1]) + 1)
-    body_s, head_s = (seconds(body, sort) for sort in ("body", "head"))
-    shape = (len(grids.sequences), len(grids.contexts))
-    host_s = float(known.host_step_s(runtime, sequences=0, tp=plan.tp))
-    return StepTimes(
-        body_s=np.interp(tokens, grids.tokens, body_s).tolist(),
-        head_s=np.interp(counts, grids.tokens, head_s).tolist(),
-        contexts=grids.contexts.tolist(),
-        sequences=grids.sequences.astype(np.float64),
+    return tabulated(
+        body_s=np.interp(tokens, grids.tokens, seconds(body, "body")).tolist(),
+        head_s=np.interp(counts, grids.tokens, seconds(body, "head")).tolist(),
         attention_s=seconds(decode, "attention").reshape(shape),
-        chunks=grids.chunks.tolist(),
-        pasts=grids.pasts.tolist(),
-        chunk_s=seconds(prompt, "attention").reshape(len(grids.pasts), len(grids.chunks)).tolist(),
+        chunk_s=seconds(prompt, "attention").reshape(chunks).tolist(),
         host_s=host_s,
-        sequence_host_s=float(known.host_step_s(runtime, sequences=1, tp=plan.tp)) - host_s,
-        decode_halfwidth=0.0,
-        prompt_halfwidth=None,
+        sequence_host_s=float(known.host_step_s(runtime, sequences=1, tp=tp)) - host_s,
         width=width,
     )
 
 
-def _stem_table(group: Group, body: PassTimes, grids: _Grids, known: Constants) -> StepTimes:
-    """Step times of an image or ranking model, whose requests count as one token each."""
-    setting = group.setting
-    if image_law.answers(setting):
-        passed, host_s = image_law.pass_times(setting, group.device, grids.tokens)[0], 0.0
-    else:
-        passed = known.device_s(body, setting.runtime)
-        host_s = float(known.host_step_s(setting.runtime, sequences=0, tp=1))
-    counts = np.arange(int(grids.tokens[-1]) + 1)
-    return StepTimes(
-        body_s=np.interp(counts, grids.tokens, passed, left=0.0).tolist(),
-        head_s=[0.0] * (int(grids.sequences[-1]) + 1),
-        contexts=grids.contexts.tolist(),
-        sequences=grids.sequences.astype(np.float64),
-        attention_s=np.zeros((len(grids.sequences), len(grids.contexts))),
-        chunks=grids.chunks.tolist(),
-        pasts=grids.pasts.tolist(),
-        chunk_s=np.zeros((len(grids.pasts), len(grids.chunks))).tolist(),
-        host_s=host_s,
-        sequence_host_s=0.0,
-        decode_halfwidth=0.0,
-        prompt_halfwidth=None,
-    )
-
-
 def _only(times: PassTimes, sort: str) -> PassTimes:
-    """Selects the kernels of a pass of one kind: ``attention``, ``head``, or ``body`` for the rest."""
+    """Only the kernels of one kind in a pass: ``attention``, ``head``, or ``body`` for all other kernels."""
     kept = [i for i, part in enumerate(times.parts) if _sort(part.place, part.op.kind) == sort]
     chosen = PassTimes.of(
         tuple(times.parts[i] for i in kept), times.figures[:, kept], tuple(times.situations[i] for i in kept)

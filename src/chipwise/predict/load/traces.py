@@ -1,4 +1,4 @@
-"""Traces: requests from a log, one per line (JSON) or row (CSV), with the field names that such logs use."""
+"""Reads traces: logs with one request per line (JSON) or per row (CSV). Several common field names are understood."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ MOST_SPAN_S = 1e9  # about 30 years; a longer trace is probably not in seconds
 
 
 def read_trace(path: str | Path, *, longest: int | None = None, unit_s: float = 1.0) -> tuple[Load, tuple[str, ...]]:
-    """The requests of a trace, and the names of their classes.
+    """Reads the requests of a trace, and the names of their classes.
 
-    Each request has an arrival (``arrival_s``, ``timestamp``, …), ``prompt_tokens`` and ``new_tokens`` (or other logs'
-    names for these), and may have a ``class``, a ``prefix`` (an id of its shared prefix) and ``prefix_tokens``.
+    Each request has an arrival time (``arrival_s``, ``timestamp``, …), ``prompt_tokens`` and ``new_tokens`` (or other
+    usual names for these). It may also have a ``class``, a ``prefix`` (an id of the prefix that it shares with other
+    requests) and ``prefix_tokens``.
 
     Args:
-        path: JSON lines, or CSV.
-        longest: Maximum positions of the model, if limited.
+        path: A file of JSON lines, or a CSV file.
+        longest: Maximum number of positions of the model; None if unlimited.
         unit_s: Unit of the arrival times, in seconds.
 
     Raises:
         SpecError: The file cannot be read, or a request lacks a value, has a negative time or is too long; the message
-            names it.
+            names the request.
     """
     name = str(path)
     arrivals, prompts, news, kinds, prefixes, shared = [], [], [], [], [], []
@@ -51,7 +52,7 @@ def read_trace(path: str | Path, *, longest: int | None = None, unit_s: float = 
             raise SpecError(f"has a prompt of {prompt} tokens; at least 1 is needed", file=name, field=where)
         if longest is not None and prompt + new > longest:
             raise SpecError(
-                f"has {prompt:,} + {new:,} tokens and the model's context is {longest:,}", file=name, field=where
+                f"has {prompt:,} + {new:,} tokens, but the model's context is {longest:,}", file=name, field=where
             )
         arrivals.append(arrival)
         prompts.append(prompt)
@@ -61,14 +62,14 @@ def read_trace(path: str | Path, *, longest: int | None = None, unit_s: float = 
         shared.append(_count(row, (SHARED,), where, name) if row.get(SHARED) not in (None, "") else 0)
         if shared[-1] > prompt:
             raise SpecError(
-                f"shares {shared[-1]:,} tokens of a prompt of {prompt:,}", file=name, field=f"{where}.{SHARED}"
+                f"{shared[-1]:,} exceeds the prompt's {prompt:,} tokens", file=name, field=f"{where}.{SHARED}"
             )
     if not arrivals:
         raise SpecError("holds no requests", file=name)
     lasts_s = max(arrivals) - min(arrivals)
     if lasts_s > MOST_SPAN_S:
         raise SpecError(
-            f"the last request arrives {lasts_s:.3g} s after the first: are the times in seconds?",
+            f"the last request arrives {lasts_s:.3g} s after the first request: check that the times are in seconds",
             file=name,
         )
     names = tuple(dict.fromkeys(kinds))
@@ -112,7 +113,7 @@ def _rows(text: str, name: str) -> Iterator[Mapping[str, object]]:
 def _value(row: Mapping[str, object], names: tuple[str, ...], where: str, file: str) -> float:
     found = next((each for each in names if row.get(each) not in (None, "")), None)
     if found is None:
-        raise SpecError(f"has no {names[0]} (or one of {', '.join(names[1:4])})", file=file, field=where)
+        raise SpecError(f"lacks {names[0]} (other accepted names: {', '.join(names[1:4])})", file=file, field=where)
     try:
         value = np.nan if isinstance(row[found], bool) else float(str(row[found]))
     except (TypeError, ValueError):
@@ -123,7 +124,7 @@ def _value(row: Mapping[str, object], names: tuple[str, ...], where: str, file: 
 
 
 def _text(row: Mapping[str, object], field: str, where: str, file: str) -> str:
-    """A name, or a numeric id; empty if there is none."""
+    """The value of ``field``, a name or a numeric id, as text; empty if the field is missing."""
     value = row.get(field)
     if value is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
         raise SpecError(f"must be a name or a whole number, not {describe(value)}", file=file, field=f"{where}.{field}")

@@ -1,1 +1,1 @@
-"""Served models: time, price and energy per token with parallelism, batching and scheduling."""
+"""Predicts time, price and energy per token of models on a server, with parallelism, batching and scheduling."""

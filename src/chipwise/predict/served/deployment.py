@@ -1,4 +1,4 @@
-"""Deployment: device, runtime, formats and parallelism of a served model."""
+"""The deployment of a served model: device, runtime, number formats and parallelism."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Deployment:
     """The device, the runtime on it, the formats, and the degrees of parallelism of one model.
 
     Attributes:
-        device: A known name, a file or a data sheet; None is this machine with its calibration.
-        runtime: Name of the runtime; None is the device's default.
+        device: A known name, a file or a data sheet; None means this machine with its calibration.
+        runtime: Name of the runtime; None means the device's default.
         weights: One format, or formats per layer and for the head: ``int8/int4 head:int8`` (``model/arch/formats.py``).
-            None is the chip's default (``hardware/suited.py``), ``own`` the checkpoint's format.
-        kv: Format of the KV cache; None is the activations' format.
+            None means the chip's default (``hardware/suited.py``), and ``own`` means the checkpoint's format.
+        kv: Format of the KV cache; None means the activations' format.
         tp: Tensor-parallel degree.
         pp: Pipeline-parallel degree.
         ep: Expert-parallel degree: number of groups among which experts are divided.
@@ -59,7 +59,7 @@ class Deployment:
 
     @property
     def spread(self) -> str:
-        """The degrees in words: ``TP 4, EP 4``."""
+        """Text on the degrees of parallelism, such as ``TP 4, EP 4``."""
         degrees = (("PP", self.pp), ("EP", self.ep), ("DP", self.dp))
         return ", ".join([f"TP {self.tp}", *(f"{name} {value}" for name, value in degrees if value > 1)])
 
@@ -69,7 +69,7 @@ _Deployed = TypeVar("_Deployed")
 
 
 def changed(value: _Deployed, changes: dict[str, Any]) -> _Deployed:
-    """A copy of ``value``, a dataclass with a deployment; changed fields may be its own or the deployment's."""
+    """A copy of ``value`` with ``changes``, which name fields of ``value`` itself or of its deployment."""
     of_deployment = {name: new for name, new in changes.items() if name in WORDS}
     others = {name: new for name, new in changes.items() if name not in WORDS}
     if of_deployment:
@@ -78,6 +78,9 @@ def changed(value: _Deployed, changes: dict[str, Any]) -> _Deployed:
 
 
 def deployed(words: dict[str, Any]) -> dict[str, Any]:
-    """``words`` as fields of a request; fields of a deployment are collected in ``deployment``."""
+    """Converts the keyword arguments ``words`` to fields of a request.
+
+    Those that describe the deployment are combined into the field ``deployment``.
+    """
     found = {name: value for name, value in words.items() if name not in WORDS}
     return {**found, "deployment": Deployment(**{name: words[name] for name in words if name in WORDS})}

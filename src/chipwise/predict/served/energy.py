@@ -1,4 +1,4 @@
-"""Energy of a served token: each kernel's power times its time, plus idle power while the host works."""
+"""Energy per token of a served model: the power of each kernel times its time, plus idle power while the host works."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from chipwise.predict.served.steps import PassTimes, class_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Energies:
-    """Joules for one new token of one request, including its share of prefill; one value per request.
+    """Joules per new token for each request, including the token's share of the prefill.
 
-    ``log_halfwidth`` is the half-width of the 90 % interval of the power, without the time's error, in logarithms.
+    ``log_halfwidth`` is the half-width of the 90 % interval as a logarithm. It covers only the error of the power, not
+    the error of the time.
     """
 
     token_j: Float64Array
@@ -31,7 +32,7 @@ class Energies:
 
 
 def energies(costs: Sequence[GroupCost]) -> list[Energies | Unsupported]:
-    """Energies of each group's requests, or the error if a device lists no board power or lacks a rate."""
+    """The energies of each group's requests, or an error if the device lists no board power or lacks a rate."""
     answers: list[Energies | Unsupported | None] = [_refusal(cost.group.device) for cost in costs]
     asked = [cost for cost, refused in zip(costs, answers, strict=True) if refused is None]
     try:
@@ -49,9 +50,10 @@ def energies(costs: Sequence[GroupCost]) -> list[Energies | Unsupported]:
 
 
 def _token_j(cost: GroupCost, prefill_j: Float64Array, step_j: Float64Array) -> Float64Array:
-    """Joules per token of all devices together, from one device's passes. Idle replicas draw the floor power.
+    """Joules per token of all devices together, computed from the joules of one device's passes.
 
-    For text encoders, the tokens are those that they read.
+    Replicas without requests draw the idle power. The tokens are new tokens. For models that do not generate, the
+    energy is divided by the number of prompt tokens, images or sounds instead.
     """
     group, plan = cost.group, cost.group.setting.plan
     groups = plan.pp * plan.dp
@@ -66,11 +68,11 @@ def _token_j(cost: GroupCost, prefill_j: Float64Array, step_j: Float64Array) -> 
 
 
 def energy_j_per_token(cost: GroupCost, i: int, found: Energies | Unsupported) -> Predicted:
-    """Energy of request ``i`` with its interval. Errors of power and of time are taken as independent.
+    """Energy per token of request ``i`` with its interval, assuming independent errors of power and time.
 
     Args:
         cost: Cost of the group.
-        i: Index in the group.
+        i: Index of the request in the group.
         found: Energies of the group.
 
     Raises:
@@ -92,7 +94,7 @@ def _refusal(device: DeviceProfile) -> Unsupported | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Drawing:
-    """A pass on a device, with its duration including gaps and host time."""
+    """A pass on a device, and its duration including gaps between kernels and host time."""
 
     device: DeviceProfile
     times: PassTimes
@@ -108,9 +110,9 @@ def _passes(cost: GroupCost) -> tuple[_Drawing, _Drawing]:
 
 
 def _pass_energies(passes: Sequence[_Drawing]) -> list[tuple[Float64Array, Float64Array]]:
-    """Joules of one device in each pass, and the log half-width of the kernels' power.
+    """Joules that one device uses in each pass, and the log half-width of their interval.
 
-    During communication and host time the device draws the floor power.
+    During communication and host time, the device draws its idle power.
     """
     calls: list[Call] = []
     places: list[tuple[int, int]] = []  # (pass, part)

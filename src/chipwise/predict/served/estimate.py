@@ -1,4 +1,4 @@
-"""The estimate of one request: kernels, bounds, memory, energy and price, as a CostEstimate."""
+"""Estimates requests: kernels and their bounds, memory, energy and price, each as a CostEstimate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chipwise.errors import ChipwiseError, DoesNotFit, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.cost.model import Bound, CostEstimate, OpCost, Predicted, per_second
 from chipwise.predict.served.energy import Energies, energies, energy_j_per_token
-from chipwise.predict.served.groups import MODEL, Group, GroupCost, cost_groups, grouped, memory_of
+from chipwise.predict.served.groups import MODEL, Group, GroupCost, cost_groups, grouped, groups_of, memory_of
 from chipwise.predict.served.kernel_times import FIGURES, op_at
 from chipwise.predict.served.memory import DeviceMemory
 from chipwise.predict.served.request import Request, parameters_of, resolved, taken_for
@@ -21,7 +21,7 @@ from chipwise.predict.served.served_energy import served_power
 from chipwise.predict.served.setting import Setting
 from chipwise.predict.served.shortage import shortages
 from chipwise.predict.served.steps import PassTimes, class_of
-from chipwise.predict.served.tails import kind_of, taught_tails, with_tails
+from chipwise.predict.served.tails import kind_of, ratios, taught_tails, with_tails
 from chipwise.predict.served.tails import said as tails_said
 from chipwise.predict.served.towers import SOUND, place_of
 
@@ -31,8 +31,8 @@ WORTH_NOTING = 0.01  # share of a pass from which misalignment is noted
 def estimate(request: Request, *, fold: str | None = None, hypothetical: bool = False) -> CostEstimate:
     """Estimates one request, kernel by kernel.
 
-    If fewer concurrent requests fit in memory than requested, the others wait; the estimate is then for as many as fit,
-    and its provenance says so. With ``hypothetical``, a model that does not fit at all is estimated as if it did, and
+    If not all requested concurrent requests fit in memory, the estimate is for as many as fit, and its provenance says
+    so; all other requests wait. With ``hypothetical``, a model that does not fit at all is estimated as if it did, and
     the estimate's ``does_not_fit`` says so.
 
     Raises:
@@ -48,7 +48,7 @@ def estimate(request: Request, *, fold: str | None = None, hypothetical: bool = 
 
 
 def _with_served_power(found: CostEstimate, request: Request) -> CostEstimate:
-    """Adds power and energy under continuous load, if a law of whole runs covers the case."""
+    """Adds power and energy under continuous load, if the laws fitted to power measurements cover the request."""
     setting = (asked := resolved(request)).setting
     try:
         drawn = served_power(
@@ -66,31 +66,13 @@ def _with_served_power(found: CostEstimate, request: Request) -> CostEstimate:
 def estimates(
     requests: Sequence[Request], *, fold: str | None = None, hypothetical: bool = False
 ) -> list[CostEstimate | ChipwiseError]:
-    """Estimates of many requests, priced together. Returns an estimate or an error for each request, in order."""
-    groups, errors = grouped(requests)
-    answers: dict[int, CostEstimate | ChipwiseError] = dict(errors)
-    short: list[int] = []
-    fitting = []
-    for group in groups:
-        try:
-            memory = memory_of(group)
-        except Unsupported as error:
-            answers |= dict.fromkeys(group.rows, error)
-            continue
-        held = fitting_requests(group, memory)
-        short += [group.rows[i] for i in np.flatnonzero(held == 0).tolist()]
-        if hypothetical:
-            held = np.where(held == 0, group.in_flight, held)
-        if held.any():
-            fitting.append(group.served(held))
+    """Estimates many requests together. Returns an estimate or an error for each request, in order."""
+    costs, errors, short = priced(requests, fold=fold, hypothetical=hypothetical)
     lacking = dict(zip(short, shortages([requests[row] for row in short]), strict=True))
-    answers |= {row: DoesNotFit(each.message) for row, each in lacking.items() if each is not None}
-    costs: list[GroupCost] = []
-    for group, cost in zip(fitting, cost_groups(fitting, fold=fold), strict=True):
-        if isinstance(cost, Unsupported):
-            answers |= dict.fromkeys(group.rows, cost)
-        else:
-            costs.append(cost)
+    answers: dict[int, CostEstimate | ChipwiseError] = {
+        row: DoesNotFit(each.message) for row, each in lacking.items() if each is not None
+    }
+    answers |= errors
     for cost, energy in zip(costs, energies(costs), strict=True):
         for i, row in enumerate(cost.group.rows):
             request, fits = requests[row], int(cost.group.in_flight[i])
@@ -106,13 +88,47 @@ def estimates(
     return [answers[i] for i in range(len(requests))]
 
 
+def priced(
+    requests: Sequence[Request], *, fold: str | None = None, hypothetical: bool = False
+) -> tuple[list[GroupCost], dict[int, ChipwiseError], dict[int, tuple[Group, DeviceMemory, int]]]:
+    """Computes the costs of many requests together, each for as many concurrent requests as fit in memory.
+
+    Returns:
+        Three results. The first is the cost of each group. The second maps the index of each request that cannot be
+        estimated to its error. The third is about requests that do not fit in memory even one at a time: it maps the
+        index of each to its group, the group's memory, and its index in the group. With ``hypothetical``, the costs
+        include these requests.
+    """
+    groups, errors = grouped(requests)
+    short: dict[int, tuple[Group, DeviceMemory, int]] = {}
+    fitting, costs = [], []
+    for group in groups:
+        try:
+            memory = memory_of(group)
+        except Unsupported as error:
+            errors |= dict.fromkeys(group.rows, error)
+            continue
+        held = fitting_requests(group, memory)
+        short |= {group.rows[i]: (group, memory, i) for i in np.flatnonzero(held == 0).tolist()}
+        if hypothetical:
+            held = np.where(held == 0, group.in_flight, held)
+        if held.any():
+            fitting.append(group.served(held))
+    for group, cost in zip(fitting, cost_groups(fitting, fold=fold), strict=True):
+        if isinstance(cost, Unsupported):
+            errors |= dict.fromkeys(group.rows, cost)
+        else:
+            costs.append(cost)
+    return costs, errors, short
+
+
 def _noted(found: CostEstimate, note: str, origin: str | None = None) -> CostEstimate:
-    """Adds a note to the estimate, and the note (or ``origin``) to the provenance."""
+    """Adds ``note`` to the estimate's notes, and ``origin`` (default: the same note) to its provenance."""
     return replace(found, provenance=f"{found.provenance}; {origin or note}", notes=(*found.notes, note))
 
 
 def with_defaults(found: CostEstimate, request: Request) -> CostEstimate:
-    """Adds the model's parameters, and which of runtime and weights are defaults."""
+    """Adds the model's numbers of parameters, and whether the runtime and the weights' format are defaults."""
     named = {"runtime": request.deployment.runtime, "weights": request.deployment.weights}
     whole, active = parameters_of(request.model)
     defaults = tuple(name for name, value in named.items() if value is None)
@@ -125,7 +141,7 @@ def waiting(fitting: int, asked: int) -> str:
 
 
 def fitting_requests(group: Group, memory: DeviceMemory) -> npt.NDArray[np.int64]:
-    """How many of each row's concurrent requests fit in the devices' memory."""
+    """For each row of the group, how many of its concurrent requests fit in the devices' memory."""
     asked, plan = group.in_flight, group.setting.plan
     free = group.device.usable_bytes - memory.weights - memory.activations - memory.runtime
     each = memory.cache / group.sequences
@@ -133,17 +149,9 @@ def fitting_requests(group: Group, memory: DeviceMemory) -> npt.NDArray[np.int64
     return np.where(free < 0, 0, np.minimum(held, asked)).astype(np.int64)
 
 
-def group_of(request: Request) -> Group:
-    """A group of one request."""
-    groups, errors = grouped([request])
-    if errors:
-        raise errors[0]
-    return groups[0]
-
-
 def cost_of(request: Request) -> GroupCost:
-    """The cost of one request, whether it fits or not."""
-    found = cost_groups([group_of(request)])[0]
+    """The cost of one request, even if it does not fit in memory."""
+    found = cost_groups(groups_of([request]))[0]
     if isinstance(found, Unsupported):
         raise found
     return found
@@ -154,7 +162,7 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
 
     Args:
         cost: Cost of the group.
-        i: Index in the group.
+        i: Index of the request in the group.
         energy: Energies of the group, if already known.
     """
     group = cost.group
@@ -177,15 +185,9 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
         written_s = float(cost.tpot_s[i]) * int(group.new_tokens[i]) if group.generates else 0.0
         metrics["rtf"] = Predicted.around((float(cost.prefill_s[i]) + written_s) / sound_s, request_halfwidth)
     kind, taught = kind_of(setting.runtime, device, int(group.in_flight[i])), taught_tails(device, setting.runtime)
-    metrics |= with_tails(
-        metrics,
-        kind,
-        prompt_tokens=int(group.prompt_tokens[i]),
-        new_tokens=int(group.new_tokens[i]),
-        batch=int(group.in_flight[i]) // setting.plan.dp,
-        halfwidth=float(cost.log_halfwidth[i]),
-        taught=taught,
-    )
+    prompt, new, batch = int(group.prompt_tokens[i]), int(group.new_tokens[i]), int(group.in_flight[i])
+    tails = ratios(kind, prompt_tokens=prompt, new_tokens=new, batch=batch // setting.plan.dp, taught=taught)
+    metrics |= with_tails(metrics, tails, float(cost.log_halfwidth[i]))
     notes = []
     try:
         metrics[f"joules_per_{each}"] = energy_j_per_token(cost, i, energies([cost])[0] if energy is None else energy)
@@ -243,11 +245,11 @@ def misaligned(*passes: Sequence[OpCost]) -> list[str]:
     if not places:
         return []
     named = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
-    return [f"rows of {named} are not a multiple of 16 bytes; that cost is from published timings, not measured here"]
+    return [f"rows of {named} are not a multiple of 16 bytes; the extra time is from published timings, not measured"]
 
 
 def _seen(group: Group, i: int) -> list[str]:
-    """A note on the cost of a request's images or sound."""
+    """A note on the tower's work for a request's images or sound."""
     passes = group.tower_passes
     if passes is None or group.tower_positions is None:
         return []
@@ -255,7 +257,7 @@ def _seen(group: Group, i: int) -> list[str]:
     what = "sound" if place_of(tower) == SOUND else "images"
     return [
         f"{what} of a request: {passes[i]:,} pass{several} of {group.tower_positions[i]:,} positions by a tower of "
-        f"{tower.parameters():,} parameters; with their tokens the prompt has {group.prompt_tokens[i]:,}; the "
+        f"{tower.parameters():,} parameters; the prompt has {group.prompt_tokens[i]:,} tokens in total; the "
         f"tower's time was not validated"
     ]
 
@@ -279,13 +281,13 @@ def _positions(group: Group, i: int) -> list[str]:
 
 
 def _idle(group: Group, i: int) -> list[str]:
-    """A note if some replicas have no request."""
+    """A note if there are fewer requests than replicas."""
     replicas, requests = group.setting.plan.dp, int(group.in_flight[i])
     return [f"{requests} requests keep {requests} of {replicas} replicas busy"] if requests < replicas else []
 
 
 def _widened(setting: Setting, device: DeviceProfile) -> list[str]:
-    """A note if weights are stored in 8-bit or 4-bit floats that the device cannot multiply."""
+    """A note if weights are stored in 8-bit or 4-bit floats for which the device has no rate."""
     formats, listed = setting.formats, device.peak_flops_per_s
     kept = {weight_format(name).dtype for name in (formats.weights, formats.experts)}
     lacking = sorted(kept & {DType.FP8, DType.FP4} - set(listed))
@@ -331,7 +333,7 @@ def _operator_costs(times: PassTimes, i: int) -> Iterator[OpCost]:
 
 
 def bound_of(times: PassTimes) -> list[Bound]:
-    """The bound (compute, memory or launch) of most of a pass's time, for each request."""
+    """For each request, the bound (compute, memory, launch or link) that limits most of the pass's time."""
     kinds = (Bound.COMPUTE, Bound.MEMORY, Bound.LAUNCH, Bound.LINK)
     which = np.argmax([times.figure(name) for name in ("compute_s", "memory_s", "launch_s")], axis=0)
     linked = [class_of(part.op.kind) == "collective" for part in times.parts]

@@ -1,4 +1,4 @@
-"""Lowers blocks that process each position separately: feed-forwards, and mixtures of experts over devices."""
+"""Lowers to operators the blocks that process each position separately: feed-forwards and mixtures of experts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GATED: dict[Activation, Function] = {
 
 
 def feed_forward(block: FeedForward, setting: Setting, tokens: Size) -> Iterator[PlacedOp]:
-    """Two or three matrix products with the activation between them, and the all-reduce."""
+    """The operators of a feed-forward: two or three matrix products, the activation between them, the all-reduce."""
     yield from _products(block, setting, tokens)
     yield from setting.collective("all_reduce", tokens * setting.arch.d_model, setting.plan.tp)
 
@@ -50,13 +50,15 @@ def _products(block: FeedForward, setting: Setting, tokens: Size) -> Iterator[Pl
 
 
 def _grouped(block: FeedForward, setting: Setting, tokens: Size) -> Iterator[PlacedOp]:
-    """Products of each part of the channels; a device has whole parts.
+    """The matrix products of a feed-forward whose channels are split into groups. Each device computes whole groups.
 
     Raises:
-        Unsupported: Devices do not divide the groups.
+        Unsupported: The number of devices does not divide the number of groups.
     """
     if block.groups % setting.plan.tp:
-        raise Unsupported(f"{block.groups} groups of a feed-forward are not divided over {setting.plan.tp} devices")
+        raise Unsupported(
+            f"a feed-forward has {block.groups} groups, which cannot be divided evenly over {setting.plan.tp} devices"
+        )
     here, part, d_model = block.groups // setting.plan.tp, block.one_group(), setting.arch.d_model // block.groups
     for name in ("gate", "up") if block.gated else ("up",):
         yield from (setting.matmul(name, tokens, d_model, part.width, bias=block.bias) for _ in range(here))
@@ -67,10 +69,10 @@ def _grouped(block: FeedForward, setting: Setting, tokens: Size) -> Iterator[Pla
 
 
 def mixture(block: MixtureOfExperts, setting: Setting, tokens: Size) -> Iterator[PlacedOp]:
-    """Router, dispatch of tokens, the experts of one device, combine, and the shared expert.
+    """The operators of a mixture of experts: router, dispatch, one device's experts, combine, and the shared expert.
 
-    With one attention replica, all devices have all tokens, and their results are summed. With several replicas, tokens
-    are sent to the devices that hold their experts, and results are sent back.
+    With one attention replica, all devices have all tokens, and the results of the devices are summed. With several
+    replicas, each token is sent to the devices that hold its experts, and the results are sent back.
     """
     plan, d_model = setting.plan, setting.arch.d_model
     yield setting.plain_matmul("router", tokens, d_model, block.experts, bias=block.router_bias)

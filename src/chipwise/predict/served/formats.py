@@ -1,4 +1,4 @@
-"""The number formats of a served model: weights, cache and activations."""
+"""The number formats of a served model's weights, KV cache and activations."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from chipwise.hardware.runtime import CORES, Runtime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formats:
-    """``weights`` is the format of every matrix except head, routers and token table, which keep the format of the
-    activations; GGUF and MLX formats define the formats of head and table. ``experts`` is the format of a mixture's
-    experts, if it is narrower. Layers numbered in ``wide_layers`` keep their matrices in the format of the activations.
-    ``layers`` names the format of each layer's matrices, if formats differ by layer.
+    """The number formats of a served model.
+
+    ``weights`` is the format of all matrices except head, routers and token table. Routers keep the format of the
+    activations; so do head and token table, unless a GGUF or MLX format sets other formats for them. ``experts`` is the
+    format of the experts in a mixture, which may be narrower. The matrices of the layers in ``wide_layers`` keep the
+    format of the activations. ``layers`` lists a format for each layer, if the formats of layers differ.
     """
 
     weights: str = "bf16"
@@ -36,11 +38,11 @@ class Formats:
 
     @property
     def stated(self) -> str:
-        """Displayed format: of the matrices, or for mixtures with narrower experts, of the experts."""
+        """The format to display: that of the matrices, or that of the experts if it is narrower."""
         return "mixed" if self.layers else self.experts
 
     def of_layer(self, number: int) -> Formats:
-        """The formats of one layer, shared by equal layers."""
+        """The formats of one layer. Layers with equal formats get the same object."""
         if number in self.wide_layers:
             return self._throughout(self.activations)
         return self._throughout(self.layers[number]) if self.layers else self
@@ -56,14 +58,13 @@ class Formats:
 
 
 EXPERTS_ONLY = frozenset({"nvfp4", "mxfp4", "int4_g32"})
-"""Checkpoints of mixtures in these formats (gpt-oss, NVIDIA's DeepSeek, Kimi-K2.5) quantise only the experts."""
+"""Formats in which checkpoints of mixtures (gpt-oss, NVIDIA's DeepSeek, Kimi-K2.5) quantise only the experts."""
 
 
 def wide_format(device: DeviceProfile, runtime: Runtime | None = None) -> str:
-    """Default format of activations and weights.
+    """Default format of activations and weights: the first of BF16, FP16 and FP32 that the device can multiply.
 
-    The first of BF16, FP16 and FP32 that the device can multiply; FP32 in ONNX Runtime on CPU cores, because it has few
-    16-bit kernels there.
+    In ONNX Runtime on CPU cores it is FP32, because few 16-bit kernels exist there.
     """
     if runtime is not None and runtime.stack == CORES:
         return "fp32"
@@ -72,12 +73,12 @@ def wide_format(device: DeviceProfile, runtime: Runtime | None = None) -> str:
 
 
 def formats_of(weights: str | None, cache: str | None = None, *, wide: str = "bf16", mixture: bool = False) -> Formats:
-    """The formats that ``--weights`` and ``--kv`` select. Activations have the width of unquantised weights.
+    """The formats that ``--weights`` and ``--kv`` select.
 
     Args:
         weights: The format of the matrices. Default: ``wide``.
         cache: The format of the KV cache. Default: that of the activations.
-        wide: The format of activations, see :func:`wide_format`.
+        wide: The format of activations and unquantised weights, see :func:`wide_format`.
         mixture: Whether the model has experts.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Estimates of served models from data sheets, as arrays: one or thousands of requests share one code path."""
+"""Costs of served models from data sheets. Requests are computed as arrays: one request or thousands in one call."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ from chipwise.predict.served.taught_times import corrected
 from chipwise.predict.served.towers import SOUND, place_of
 
 MODEL = "serving@1"
+SIZES = ("prompt_tokens", "new_tokens", "cached_tokens", "tower_passes", "tower_positions")  # of requests
 UNCHECKED_PROMPT = 1.0  # least log half-width of prefill on a machine whose class was not validated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Requests that share model, plan, formats, runtime and device, as arrays."""
+    """Requests with the same model, plan, formats, runtime and device; arrays hold one value per request."""
 
     setting: Setting
     device: DeviceProfile
@@ -54,28 +55,28 @@ class Group:
 
     @property
     def read(self) -> npt.NDArray[np.int64]:
-        """Unit of throughput, energy and price if nothing is generated: a prompt token, an image or another input."""
+        """For models that do not generate, the number of units per request: prompt tokens, images or sounds."""
         return self.setting.arch.stem.units(self.prompt_tokens)
 
     @property
     def sequences(self) -> npt.NDArray[np.int64]:
-        """Sequences in the cache of one attention replica, over all pipeline stages."""
+        """Number of sequences in the cache of one attention replica, over all pipeline stages."""
         found: npt.NDArray[np.int64] = -(-self.in_flight // self.setting.plan.dp)
         return found
 
     @property
     def together(self) -> npt.NDArray[np.int64]:
-        """Number of waiting prompts per pass; 1 if prompts have separate passes or are computed within decode steps."""
+        """Number of waiting prompts that share a pass; 1 if each has its own pass or is computed in decode steps."""
         others = self.in_flight // self.setting.plan.dp - 1
         fitting = self.setting.runtime.prefill_tokens // (self.prompt_tokens - self.cached_tokens)
         together: npt.NDArray[np.int64] = np.maximum(np.minimum(fitting, others), 1)
         return together
 
     def prefill(self, *, together: bool = False) -> Pass:
-        """The prefill pass of one prompt, or of the prompts that share a pass, for the tokens that are not cached.
+        """The prefill pass of one prompt, or, with ``together``, of the prompts that share a pass.
 
-        In an encoder-decoder, the encoder reads the prompt and the decoder generates the first token. A text encoder
-        reads all texts at once.
+        Cached tokens are not computed again. In an encoder-decoder, the encoder reads the prompt and the decoder
+        generates the first token. A text encoder reads all texts in one pass.
         """
         ones = np.ones(len(self.rows), dtype=np.int64)
         prompts = self.together if together else ones
@@ -97,14 +98,14 @@ class Group:
         return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
 
     def _reads(self, prompts: npt.NDArray[np.int64]) -> tuple[Step, ...]:
-        """Work of the tower for ``prompts`` prompts."""
+        """Work of the image or audio tower for ``prompts`` prompts."""
         if self.tower_passes is None or self.tower_positions is None:
             return ()
         passes = prompts * self.tower_passes
         return (Step(batch=passes, query_tokens=self.tower_positions, past_tokens=0 * passes),)
 
     def decode(self) -> Pass:
-        """A decode step of all sequences, halfway through generation; for a text encoder, its only pass."""
+        """A decode step of all sequences halfway through their answers; for a text encoder, its only pass."""
         if not self.generates:
             return self.prefill()
         ones = np.ones(len(self.rows), dtype=np.int64)
@@ -114,7 +115,7 @@ class Group:
         return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
 
     def served(self, in_flight: npt.NDArray[np.int64]) -> Group:
-        """A copy with ``in_flight`` concurrent requests per row; rows with none are left out."""
+        """A copy with ``in_flight`` concurrent requests per row; rows without requests are left out."""
         kept = in_flight > 0
         plan = self.setting.plan
         return replace(
@@ -132,9 +133,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCost:
-    """Cost of a group's requests. Arrays have one value per request; the first token takes ``prefill_s``.
+    """Cost of a group's requests. Arrays have one value per request.
 
-    Text encoders generate no tokens; their ``tpot_s`` is 0.
+    ``prefill_s`` is the time to the first token. Text encoders generate no tokens, so their ``tpot_s`` is 0.
     """
 
     group: Group
@@ -151,7 +152,11 @@ class GroupCost:
 
     @property
     def provenance(self) -> str:
-        """Source of the figures; mentions vLLM if the runtime is priced with its constants."""
+        """Text that says where the times come from.
+
+        Times may come from rates that were fitted to whole runs, for example. For a runtime that was not fitted, the
+        text says that the kernels and host time of vLLM were used.
+        """
         if self.group.device.taught is not None:
             return self.group.device.taught.provenance
         runtime = self.group.setting.runtime
@@ -160,7 +165,7 @@ class GroupCost:
             return f"predicted ({self.situation} device; rates of whole runs of {where.stack}, 2024)"
         if image_law.answers(self.group.setting):
             return f"predicted ({self.situation} device; rates of image models in PyTorch)"
-        borrowed = "" if fitted else f"; {runtime.title} priced with vLLM's kernels and host time"
+        borrowed = "" if fitted else f"; {runtime.title} estimated with vLLM's kernels and host time"
         return f"predicted ({self.situation} device{borrowed})"
 
     @property
@@ -171,7 +176,10 @@ class GroupCost:
 
     @property
     def request_log_halfwidth(self) -> Float64Array | None:
-        """Log half-width of ``request_s``, assuming fully correlated errors of both passes; None if one is unknown."""
+        """Log half-width of ``request_s``, if the errors of prefill and decode are fully correlated.
+
+        None if the error of prefill is unknown.
+        """
         if not self.group.generates:
             return self.log_halfwidth
         if self.taught_log_halfwidth is not None:
@@ -183,9 +191,9 @@ class GroupCost:
         return result
 
     def usd_per_token(self, usd_per_s: float) -> tuple[Float64Array, Float64Array]:
-        """Dollars per prompt token and per new token, if all devices together cost ``usd_per_s``.
+        """Dollars per prompt token and dollars per new token, if all devices together cost ``usd_per_s``.
 
-        At these prices, prompt tokens and new tokens add up to the request's cost. A text encoder has no new tokens.
+        The prices of a request's prompt tokens and new tokens add up to its cost. A text encoder has no new tokens.
         """
         group, step_s = self.group, self.step_s if self.group.generates else 0.0 * self.step_s
         read_s, written_s = price_shares(self.request_s, step_s, group.new_tokens)
@@ -194,7 +202,10 @@ class GroupCost:
 
     @property
     def tokens_per_s(self) -> Float64Array:
-        """New tokens per second of all requests in flight, prefill included. Other models: tokens or images read."""
+        """New tokens per second, summed over all requests in flight and including the time for prefill.
+
+        For models that do not generate, it is the number of tokens, images or sounds read per second.
+        """
         group = self.group
         if not group.generates:
             return group.in_flight * group.read / self.request_s
@@ -202,8 +213,20 @@ class GroupCost:
         return result
 
 
+def groups_of(requests: Sequence[Request]) -> list[Group]:
+    """Groups requests by setting and device.
+
+    Raises:
+        ChipwiseError: A request cannot be estimated; the message says why.
+    """
+    groups, errors = grouped(requests)
+    if errors:
+        raise next(iter(errors.values()))
+    return groups
+
+
 def grouped(requests: Sequence[Request]) -> tuple[list[Group], dict[int, ChipwiseError]]:
-    """Groups requests by setting and device, and returns the errors of requests that cannot be answered."""
+    """Groups requests by setting and device. Also returns an error for each request that cannot be estimated."""
     named: dict[tuple[object, ...], Resolved | ChipwiseError] = {}  # files are read once, not for every row
     together: dict[int, tuple[Resolved, list[int]]] = {}
     errors: dict[int, ChipwiseError] = {}
@@ -246,9 +269,10 @@ def grouped(requests: Sequence[Request]) -> tuple[list[Group], dict[int, Chipwis
 
 
 def _sizes(request: Request, arch: ArchSpec) -> tuple[int, ...]:
-    """Requests in flight, prompt tokens (images included), new tokens, cached tokens, tower passes and their positions.
+    """The sizes of a request, in the order of the columns of a group.
 
-    For a classifier, the prompt tokens are the positions of an image or a sound.
+    These are requests in flight, prompt tokens including images, new tokens, cached tokens, tower passes, and positions
+    per tower pass. For a classifier, the prompt tokens are the positions of an image or a sound.
     """
     prompt, new = arch.request_of(request.prompt_tokens, request.new_tokens)
     cached, passes, positions = 0 if arch.own_tokens else request.cached_tokens, 0, 0
@@ -263,7 +287,7 @@ def _sizes(request: Request, arch: ArchSpec) -> tuple[int, ...]:
 
 
 def memory_of(group: Group) -> DeviceMemory:
-    """Memory of the fullest device at the end of generation; no kernel is priced for it.
+    """Memory at the end of generation, on the device that needs the most. Kernel times are not computed.
 
     Raises:
         Unsupported: A block cannot be lowered."""
@@ -281,9 +305,8 @@ MOST_REMEMBERED = 256
 
 
 def _sizes_as_bytes(group: Group) -> tuple[bytes, ...]:
-    sizes = (group.replica_batch, group.in_flight, group.prompt_tokens, group.new_tokens, group.cached_tokens)
-    seen = (group.tower_passes, group.tower_positions)
-    return tuple(b"" if each is None else each.tobytes() for each in (*sizes, *seen))
+    sizes = (group.replica_batch, group.in_flight, *(getattr(group, name) for name in SIZES))
+    return tuple(b"" if each is None else each.tobytes() for each in sizes)
 
 
 def _memory(group: Group, prefill: Sequence[PlacedOp], decode: Sequence[PlacedOp]) -> DeviceMemory:
@@ -300,7 +323,7 @@ def _memory(group: Group, prefill: Sequence[PlacedOp], decode: Sequence[PlacedOp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """A group's kernels: of prefill, of a decode step, and of a pass shared by waiting prompts."""
+    """The kernels of a group's prefill, of its decode step, and of a pass that waiting prompts share."""
 
     prefill: PassTimes
     decode: PassTimes
@@ -308,7 +331,7 @@ class Kernels:
 
 
 def time_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[Kernels | Unsupported]:
-    """Times of the kernels of each group's passes, or the error that says why the device cannot run them."""
+    """Kernel times of each group's passes, or the error that says why the device cannot run them."""
     shared = [group for group in groups if group.generates and np.any(group.together > 1)]
     asked = [each for group in groups for each in (group.prefill(), group.decode())]
     try:
@@ -336,7 +359,7 @@ def cost_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[Gro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
-    """Seconds of a group's passes: prefill, decode step, and the delay by which a prompt holds up other requests."""
+    """Seconds of a group's prefill and decode step, and the seconds by which a prompt delays other requests."""
 
     prefill: Float64Array
     step: Float64Array
@@ -344,11 +367,11 @@ class Seconds:
 
     @classmethod
     def of(cls, group: Group, kernels: Kernels, known: Constants, fold: str | None = None) -> Seconds:
-        """Times from the data sheet's kernels, or from a law of whole runs if kernels were not timed."""
+        """Seconds of ``group``: from a formula fitted to whole runs if one covers the group, else from its kernels."""
         setting = group.setting
         if image_law.answers(setting):
             passed = image_law.pass_times(setting, group.device, group.replica_batch, fold)[0]
-            passed = np.maximum(passed, kernels.prefill.busy_s(*CLASSES, scale=0.0))  # lower limit by the chip's rates
+            passed = np.maximum(passed, kernels.prefill.busy_s(*CLASSES, scale=0.0))  # bound by the chip's rates
             return cls(prefill=passed, step=passed, waited=passed)
         where = stack_law.served_where(setting, group.device)
         if where is not None:

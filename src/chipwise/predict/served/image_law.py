@@ -15,7 +15,7 @@ DTYPES = {"fp32": "fp32", "bf16": "amp_bf16", "fp16": "amp"}
 
 
 def answers(setting: Setting) -> bool:
-    """Whether the law applies: to plain vision transformers on one device in PyTorch, in 16 or 32 bits."""
+    """Whether the law applies to ``setting``: a plain vision transformer in PyTorch on one device, in 16 or 32 bits."""
     known = setting.runtime.name in RUNTIMES and setting.formats.weights in DTYPES
     return known and setting.plan.devices == 1 and vision.plain(setting.arch) is not None
 
@@ -23,10 +23,10 @@ def answers(setting: Setting) -> bool:
 def pass_times(
     setting: Setting, device: DeviceProfile, images: npt.NDArray[np.int64], fold: str | None = None
 ) -> tuple[Float64Array, Float64Array]:
-    """Seconds of passes over ``images`` images at once, and the log half-widths of their 90 % intervals.
+    """Seconds of passes over ``images`` images each, and the log half-widths of their 90 % intervals.
 
     Raises:
-        Unsupported: The device lists no rate for such products.
+        Unsupported: The device lists no rate for matrix products in this number format.
     """
     model = vision.plain(setting.arch)
     assert model is not None

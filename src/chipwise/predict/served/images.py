@@ -1,4 +1,4 @@
-"""Lowers the parts of image models outside their layers: the stem, stages of a pyramid, and the pooled head."""
+"""Lowers the parts of image models before and after the layers: the stem, the stages of a pyramid, and the head."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from chipwise.model.kinds.image.stages import Stage
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.question import image_of
 from chipwise.model.kinds.sound.stem import Ctc
-from chipwise.model.ops.attention import AttentionOp
-from chipwise.model.ops.matmul import ConvOp
 from chipwise.model.ops.pool import PoolOp
 from chipwise.predict.served import feed_forward, towers
 from chipwise.predict.served.layers import stack
@@ -19,7 +17,7 @@ from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
 
 def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Patches of an image, and the stages of a pyramid."""
+    """The operators of an image stem: patches, and the stages of a pyramid."""
     image = setting.arch.stem_as(ImageStem)
     for part in patches(image, setting, step):
         yield part.inside("stem")
@@ -27,7 +25,7 @@ def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
 
 
 def stem_and_projector(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Stem and projector of a model that answers questions about images."""
+    """The operators of the stem and the projector in a model that answers questions about images."""
     image, arch = image_of(setting.arch.stem), setting.arch
     for part in patches(image, setting, step):
         yield part.inside("stem")
@@ -46,20 +44,11 @@ def _pyramid(image: ImageStem, setting: Setting, step: Step) -> Iterator[PlacedO
 
 
 def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Convolutions, the patch matrix, and one kernel that inserts the class token and adds positions."""
-    arch, formats = setting.arch, setting.formats
+    """The operators that embed patches: convolutions, the patch matrix, and a kernel for class token and positions."""
+    arch = setting.arch
     for i, ((into, out), area) in enumerate(zip(stem.conv_shapes(), stem.areas[1:], strict=True)):
-        op = ConvOp(
-            batch=step.batch,
-            positions=area,
-            in_channels=into,
-            out_channels=out,
-            taps=stem.taps,
-            input_positions=stem.areas[i],
-            weights=formats.activations,
-            activations=formats.activations,
-            bias=True,
-        )
+        sizes = {"in_channels": into, "out_channels": out, "taps": stem.taps, "input_positions": stem.areas[i]}
+        op = setting.conv(batch=step.batch, positions=area, bias=True, **sizes)
         yield PlacedOp(place=f"convs.{i}", op=op)
         yield setting.elementwise(f"activations.{i}", "gelu", step.batch * area * out)
     asked = arch.stem.asks
@@ -76,7 +65,10 @@ def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[PlacedOp]
 
 
 def stages(stem: ImageStem, setting: Setting, step: Step) -> Iterator[tuple[str, Stage, Setting, Step]]:
-    """The stages before a pyramid's last one: place, stage, setting for the stage's layers, and step."""
+    """Yields all stages of a pyramid except the last.
+
+    Each comes with its name, and with the ``Setting`` and the ``Step`` from which its layers are lowered.
+    """
     for i, (stage, layer) in enumerate(zip(stem.stages, stem.own_layers(), strict=True)):
         grid = stem.first_grid >> i
         inner = ImageStem(image_size=grid, patch=1, prefix_tokens=0)
@@ -86,13 +78,13 @@ def stages(stem: ImageStem, setting: Setting, step: Step) -> Iterator[tuple[str,
 
 
 def width_after(stem: ImageStem, setting: Setting, place: str) -> int:
-    """Width after the stage at ``place``."""
+    """The model's width after the stage that is named ``place``."""
     after = int(place.rpartition(".")[2]) + 1
     return stem.stages[after].d_model if after < len(stem.stages) else setting.arch.d_model
 
 
 def merge(setting: Setting, step: Step, *, into: int, norm_after: bool) -> Iterator[PlacedOp]:
-    """Merges four positions of a stage into one of width ``into``, with a norm before or after."""
+    """The operators that merge four positions of a stage into one position of width ``into``, with a norm."""
     d = setting.arch.d_model
     yield setting.elementwise("merge.gather", "transpose", step.tokens * d)
     width = into if norm_after else 4 * d
@@ -101,7 +93,7 @@ def merge(setting: Setting, step: Step, *, into: int, norm_after: bool) -> Itera
 
 
 def ends(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Pooling of the positions, then the matrix over classes or into a shared space."""
+    """The operators after the layers: pooling of the positions, then a matrix to classes or to an embedding space."""
     arch, d = setting.arch, setting.arch.d_model
     if arch.head.pooling == "attention":
         yield from _attention_pool(setting, step)
@@ -117,24 +109,25 @@ def ends(setting: Setting, step: Step) -> Iterator[PlacedOp]:
 
 
 def _attention_pool(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Attention pooling: one learned query per image over all positions, a norm, and a feed-forward."""
+    """The operators of attention pooling: one learned query per image attends to all positions.
+
+    A norm and a feed-forward follow.
+    """
     arch, d = setting.arch, setting.arch.d_model
     last = arch.layers[-1]
     yield setting.plain_matmul("pool.q", step.batch, d, d, bias=True)
     yield setting.plain_matmul("pool.kv", step.tokens, d, 2 * d, bias=True)
-    op = AttentionOp(
+    heads, size = (1, d) if last.attention is None else (last.attention.heads, last.attention.head_size)
+    op = setting.attention(
         batch=step.batch,
         query_tokens=1,
         past_tokens=step.query_tokens,
-        heads=last.attention.heads if last.attention is not None else 1,
-        kv_heads=last.attention.heads if last.attention is not None else 1,
-        head_size=last.attention.head_size if last.attention is not None else d,
-        rope=False,
+        heads=heads,
+        kv_heads=heads,
+        head_size=size,
         causal=False,
         cross=True,
         owns_cache=False,
-        fused=setting.runtime.fuses("attention"),
-        activations=setting.formats.activations,
         cache=setting.formats.activations,
     )
     yield PlacedOp(place="pool.attend", op=op)

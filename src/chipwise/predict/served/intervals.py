@@ -1,12 +1,17 @@
-"""Half-widths of the 90 % intervals of served models, in logarithms, depending on how well a case was validated.
+"""Log half-widths of the 90 % intervals of served models.
 
-The serving constants were fitted to runs of vLLM, SGLang and TensorRT-LLM on Hopper and Blackwell. Their half-widths
-come from those runs (``predict/data/serving.json``). For dense models they depend on the share of a token's time spent
-waiting for other requests' prompts; for mixtures, on whether the device multiplies the experts' format directly or
-widens it first. They do not shrink from a seen device to a sibling to an unseen family.
+They depend on how well the predictions for a model, a runtime and a device were validated.
 
-Single-user runtimes (llama.cpp, MLX, …) have separate half-widths (``predict/kernels/local.py``). For all other cases
-no run was fitted; their half-width is at least that of their class, from public measurements that no fit used (listed
+The serving constants were fitted to runs of vLLM, SGLang and TensorRT-LLM on Hopper and Blackwell, and the half-widths
+for these runtimes come from the same runs (``predict/served/data/serving.json``). For dense models, they depend on the
+share of a token's time that is spent waiting for other requests' prompts. For mixtures of experts, they depend on
+whether the device multiplies the experts' format directly or widens it first. Half-widths never get smaller from
+``seen`` (the device is in the fit) to ``sibling`` (only other devices of its family are) to ``unseen`` (no device of
+its family is).
+
+Single-user runtimes (llama.cpp, MLX, …) have separate half-widths (``predict/kernels/local.py``), and so have serving
+engines on HBM chips of vendors other than NVIDIA (``stack_law.py``). For all other runtimes and devices, the fits used
+no runs. Their half-width is at least that of their class, which comes from public measurements that no fit used (listed
 in ``docs/notes/validation.md``). The time to first token has an interval only if prompts were validated.
 """
 
@@ -34,8 +39,8 @@ DENSE = ("dense, hardly waiting", "dense, waiting", "dense, mostly waiting")
 MIXTURES = ("mixture", "mixture, widened weights")
 SITUATIONS: tuple[Situation, ...] = ("seen", "sibling", "unseen")
 UNCHECKED_PROMPT = 0.35
-"""Least log half-width of prefill if it was not validated: nine of ten mean TTFTs of runs under load are within 0.21 on
-H100 (``chipwise validate load``), and other devices are less certain."""
+"""Least log half-width of prefill if it was not validated. On H100, nine of ten mean TTFTs under load are within 0.21
+(in ln) of the prediction (``chipwise validate load``); predictions for other devices are less certain."""
 KERNELS = "kernels"  # key for half-widths from the kernels
 SERVED = {
     "h100-sxm": "hopper",
@@ -44,12 +49,12 @@ SERVED = {
     "b300-sxm": "blackwell",
     "gb200": "blackwell",
 }
-"""Devices of the fitted runs, with their families."""
+"""The devices in the fitted serving runs, with their families."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassWidth:
-    """Least half-widths of a class of runs; ``ttft`` is None if too few prompts were validated."""
+    """Least log half-widths of a class of runs; ``ttft`` is None if too few prompts were validated."""
 
     tpot: float
     ttft: float | None = None
@@ -57,9 +62,9 @@ class ClassWidth:
 
 OTHER_FAMILY = ClassWidth(0.6)  # a serving engine on an NVIDIA GPU of another family
 SEVERAL: Mapping[str, float] = {"cuda": 1.0, "rocm": 2.1, "xpu": 4.4}
-"""llama.cpp with several requests at once, by platform."""
+"""Least log half-widths for llama.cpp with several concurrent requests, by platform."""
 SPLIT_LAYERS = 1.9  # half-width for llama.cpp on several devices, which split layers instead of matrices
-_OTHERS: Mapping[str, ClassWidth] = {  # PyTorch, ONNX Runtime
+_OTHERS: Mapping[str, ClassWidth] = {  # least half-widths for PyTorch and ONNX Runtime, by platform
     "cuda": ClassWidth(0.7),
     "cpu": ClassWidth(1.0),
     "metal": ClassWidth(1.15),
@@ -67,14 +72,14 @@ _OTHERS: Mapping[str, ClassWidth] = {  # PyTorch, ONNX Runtime
     "board": ClassWidth(1.5),
 }
 ON_ONE_CORE = ClassWidth(0.6, 0.7)
-"""ONNX Runtime on one core of a server or desktop (``predict/kernels/cores.py``)."""
-UNCHECKED = ClassWidth(2.0)  # classes without known measurements
+"""Least log half-widths for ONNX Runtime on one core of a server or desktop (``predict/kernels/cores.py``)."""
+UNCHECKED = ClassWidth(2.0)  # for classes without known measurements
 ENCODER_DECODERS: Mapping[str, float] = {"cuda": 1.6, "old cuda": 1.6, "cpu": 2.1, "board": 2.7}
-"""Encoder-decoders in any runtime, from eight tables of such models in PyTorch."""
+"""Least log half-widths for encoder-decoders in any runtime, by platform, from eight tables of PyTorch runs."""
 
 
 def sorts(setting: Setting, device: DeviceProfile, waiting: Float64Array) -> Names:
-    """The class of each run: one of ``DENSE`` or ``MIXTURES``.
+    """The class of each run, one of ``DENSE`` or ``MIXTURES``.
 
     Args:
         setting: Model and formats.
@@ -93,18 +98,18 @@ def widened(setting: Setting, device: DeviceProfile) -> bool:
 
 
 def key(sort: str, situation: str) -> str:
-    """Key of a half-width in the table."""
+    """Key of the table of half-widths, for a class of runs and a situation."""
     return f"{sort}, {situation}"
 
 
 def situation_of(kernels: Situation, setting: Setting, device: DeviceProfile, fold: str | None) -> Situation:
-    """Situation of a run (seen, sibling, unseen): the worse of its kernels' and of serving runs' on its device.
+    """The situation of a run (seen, sibling or unseen): the worse of its situations in the kernel and serving fits.
 
     Args:
         kernels: The device's situation in the kernel fits.
-        setting: The runtime.
+        setting: Model and runtime.
         device: The device.
-        fold: Name of the fold: what the fits left out.
+        fold: What the fits leave out, such as ``device:h100-sxm``; None for the full fit.
     """
     if setting.runtime.local and setting.arch.causal:
         return kernels
@@ -121,9 +126,11 @@ def situation_of(kernels: Situation, setting: Setting, device: DeviceProfile, fo
 def class_width(
     setting: Setting, device: DeviceProfile, *, several: bool = False, fold: str | None = None
 ) -> ClassWidth | None:
-    """Least half-widths of a run's class; None for engines and device families of the fitted runs.
+    """Lower limits of the log half-widths for a run's class.
 
-    ``several`` means more than one request at once, for which single-user runtimes were not measured.
+    None if the run is like the runs to which serving was fitted: a decoder-only model in a serving engine, on a GPU
+    that has HBM and is of a family in these runs. ``several`` means more than one concurrent request; the fit of
+    single-user runtimes has no such runs.
     """
     runtime, platform = setting.runtime, platform_of(device)
     if setting.arch.encoder:
@@ -156,14 +163,14 @@ def class_width(
 def of_runs(
     table: Mapping[str, float], sort: Names, situation: str, kernels: Float64Array, least: ClassWidth | None = None
 ) -> Float64Array:
-    """The half-width of each run's time per token.
+    """The log half-width of each run's time per token.
 
     Args:
         table: Half-widths by :func:`key`.
-        sort: Class of each run.
-        situation: Situation of each run, see :func:`situation_of`.
-        kernels: Half-widths of the kernels of each run's decode step.
-        least: The half-width of the run's class.
+        sort: The class of each run.
+        situation: The situation of the runs, see :func:`situation_of`.
+        kernels: For each run, the half-width of the kernels of its decode step.
+        least: The least half-widths of the runs' class.
     """
     width = np.array([table[key(name, situation)] for name in sort])
     if situation == "unseen":

@@ -1,4 +1,4 @@
-"""Times of many operators at once: calls of one kind are concatenated and evaluated together by the kernel model."""
+"""Times of many operators at once: the kernel models evaluate all calls of one kind together, as arrays of sizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from chipwise.predict.kernels.times import Situation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """An operator on a device, with sizes as numbers or as arrays of ``rows`` values."""
+    """A call of an operator on a device. Its sizes are numbers or arrays of ``rows`` values."""
 
     op: Op
     device: DeviceProfile
@@ -33,7 +33,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Calls that differ only in their sizes, as one operator: the rows of call ``members[0]``, then of the next."""
+    """Calls that differ only in their sizes, joined to one operator.
+
+    Each size of ``op`` is an array that concatenates the values of all these calls. ``members`` lists the calls'
+    indices in the same order.
+    """
 
     op: Op
     device: DeviceProfile
@@ -42,7 +46,7 @@ class Batch:
 
 
 def batches(calls: Sequence[Call]) -> Iterator[Batch]:
-    """Concatenates the calls that differ only in their sizes."""
+    """Joins the calls that differ only in their sizes."""
     groups: dict[tuple[type[Op], str, str, tuple[bool, ...], tuple[object, ...]], list[int]] = {}
     values: list[tuple[object, ...]] = []
     for i, call in enumerate(calls):
@@ -63,7 +67,7 @@ def batches(calls: Sequence[Call]) -> Iterator[Batch]:
 
 
 def _joined(values: Sequence[Size], rows: npt.NDArray[np.int64]) -> Size:
-    """One array of all rows; a number is repeated for each row of its call."""
+    """Joins the values of a size in several calls to one array; a number is repeated for each row of its call."""
     if not any(isinstance(value, np.ndarray) and value.ndim for value in values):
         return np.repeat(np.asarray(values), rows)
     spread = [
@@ -75,7 +79,7 @@ def _joined(values: Sequence[Size], rows: npt.NDArray[np.int64]) -> Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedCalls:
-    """Times of calls with concatenated rows."""
+    """Times of several calls; the rows of all calls are concatenated."""
 
     figures: Float64Array  # (FIGURES, rows of all calls)
     situations: tuple[Situation, ...]  # one per call
@@ -101,7 +105,7 @@ def time_kernels(calls: Sequence[Call], *, fold: str | None = None) -> TimedCall
 
 
 def op_at(op: Op, i: int) -> Op:
-    """The operator with its sizes in row ``i``."""
+    """``op`` with only row ``i`` of its sizes."""
     names, values_of = _fields(type(op))
     values = values_of(op)
     fields = {

@@ -1,4 +1,4 @@
-"""Lowers the layers of a model: blocks and norms. Equal layers are lowered once and counted."""
+"""Lowers the layers of a model (blocks and norms) to operators. A group of equal layers is lowered only once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
 
 def stack(layers: tuple[Layer, ...], setting: Setting, step: Step, *, own_formats: bool = False) -> Iterator[PlacedOp]:
-    """The kernels of ``layers``, by groups of equal layers; with ``own_formats``, each layer has its own formats."""
+    """The operators of ``layers``, where each group of equal layers is lowered once.
+
+    With ``own_formats``, layers may differ in their number formats; otherwise all have the formats of ``setting``.
+    """
     for whole in alike(layers):
         for group, asked in _by_format(whole, layers, setting) if own_formats else [(whole, setting)]:
             for name, parts in _layer(group.layer, asked, step):
@@ -37,7 +40,7 @@ def _by_format(group: Alike, layers: tuple[Layer, ...], setting: Setting) -> Ite
 
 
 def _layer(layer: Layer, setting: Setting, step: Step) -> Iterator[tuple[str, Iterator[PlacedOp]]]:
-    """The blocks with their norms. Parallel blocks are summed on each device, before the all-reduce."""
+    """The operators of each block and its norm. The outputs of parallel blocks are added before the all-reduce."""
     both = setting.arch.norm_place == "both"
     if layer.first_ffn is not None:
         yield "first_ffn", setting.norm(step.tokens)
@@ -90,12 +93,12 @@ def _mixer(block: Mixer, setting: Setting, step: Step) -> Iterator[PlacedOp]:
         return mixers.mamba2(block, setting, step)
     if isinstance(block, ShortConv):
         return mixers.short_conv(block, setting, step)
-    raise Unsupported(f"{type(block).__name__} blocks of {setting.arch.name} cannot be priced")
+    raise Unsupported(f"{type(block).__name__} blocks of {setting.arch.name} cannot be estimated on data sheets")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alike:
-    """A group of equal layers: its name in breakdowns, the layers' numbers, and how many own their weights."""
+    """A group of equal layers: its name in breakdowns, the layers' numbers, and how many have separate weights."""
 
     name: str
     numbers: tuple[int, ...]
@@ -104,7 +107,7 @@ class Alike:
 
     @property
     def count(self) -> int:
-        """Number of layers."""
+        """Number of layers in the group."""
         return len(self.numbers)
 
 
@@ -119,7 +122,7 @@ def alike(layers: tuple[Layer, ...]) -> tuple[Alike, ...]:
 
 
 _ALIKE: dict[int, tuple[tuple[Layer, ...], tuple[Alike, ...]]] = {}
-"""Cache by object identity, because hashing a hundred layers takes longer than lowering one."""
+"""Cache with the identity of the tuple of layers as key: hashing a hundred layers takes longer than lowering one."""
 
 
 def _alike(layers: tuple[Layer, ...]) -> Iterator[Alike]:

@@ -1,7 +1,7 @@
-"""Lowers a model on several devices to the kernels that one device runs in a pass, fused as the runtime does.
+"""Lowers a model to the kernels that one of its devices runs in a pass, fused as the runtime fuses them.
 
-Sizes may be arrays, so that one lowering serves all requests of a table that share model, plan and formats.
-Equal layers are lowered once and counted.
+Sizes may be arrays, so one lowering serves all requests of a table that have the same model, plan and formats. A group
+of equal layers is lowered only once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Lowered = Callable[[Setting, Step], Iterator[PlacedOp]]
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Functions that lower a kind's stem and head, before and after the layers."""
+    """The functions that lower what comes before the layers (``stem``) and after the layers (``ends``)."""
 
     stem: Lowered
     ends: Lowered
@@ -44,16 +44,16 @@ KINDS: Mapping[type[Stem], Ends] = {
     SentenceStem: Ends(sentence.stem, images.ends),
     SoundStem: Ends(sound.stem, images.ends),
 }
-"""By the class of the model's stem."""
+"""The functions that lower each kind of model before and after its layers, by the class of the model's stem."""
 OFF_SHEETS: Mapping[type[Head], str] = {
-    Denoiser: "denoiser; denoisers can only be priced on a calibrated machine (--device here), published diffusion "
-    "models by their names (chipwise estimate DiT-XL/2)"
+    Denoiser: "denoiser; denoisers can only be estimated on a calibrated machine (--device here), published diffusion "
+    "models only by their names (chipwise estimate DiT-XL/2)"
 }
-"""Messages for models that cannot be lowered here, by the class of their head."""
+"""Parts of error messages for models that cannot be lowered here, by the class of their head."""
 
 
 def lower_pass(setting: Setting, step: Step) -> tuple[PlacedOp, ...]:
-    """The kernels of one pass on one device of each pipeline stage, in order.
+    """The kernels of one pass through all pipeline stages, in order, as one device of each stage runs them.
 
     Raises:
         Unsupported: A block cannot be lowered.
@@ -96,7 +96,7 @@ def _parts(setting: Setting, step: Step) -> Iterator[PlacedOp]:
 
 
 def _tower(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """A tower's pass and its projector."""
+    """The operators of a tower's pass and of its projector."""
     for part in lower_pass(setting, step):
         yield part.inside(towers.place_of(setting.arch))
     for part in towers.project(setting, step):

@@ -1,12 +1,12 @@
-"""Memory of one device: weights, cache, activations and the runtime itself.
+"""Memory of one device: weights, KV cache, activations, and the runtime itself.
 
-Memory is counted from the same kernels that are priced, so that sharding, fusion and formats are handled once.
+Memory is computed from the same kernels whose times are predicted, so both have the same sharding, fusion and formats.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -24,8 +24,8 @@ from chipwise.predict.served.setting import PlacedOp, Setting
 from chipwise.predict.served.towers import of_tower, place_of, tower_setting
 
 CONTEXT_BYTES = {"gpu": 1.0e9, "tpu": 0.5e9, "npu": 0.2e9, "accelerator": 1.0e9, "soc": 0.1e9, "cpu": 0.1e9}
-"""Bytes of a process without a model (driver context, libraries, captured graphs): on NVIDIA GPUs 0.5 GB of CUDA
-context and as much of workspaces; assumed, not fitted."""
+"""Bytes of a process without a model (driver context, libraries, captured graphs), by kind of device. On NVIDIA GPUs
+these are 0.5 GB of CUDA context and 0.5 GB of workspaces. All figures are assumed, not fitted."""
 SHORT_TAPS = 8  # longest depthwise convolution whose few weights are ignored
 HEAD = "head.logits"  # place of the matrix that may be tied to the token table
 CHUNK_TOKENS = 8192  # maximum new positions of a pass in runtimes with chunked prefill (vLLM's default on large GPUs)
@@ -33,7 +33,7 @@ CHUNK_TOKENS = 8192  # maximum new positions of a pass in runtimes with chunked 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
-    """Bytes on the fullest device, by kind. Arrays have one value per request."""
+    """Memory in bytes, by kind, on the device that needs the most memory. Arrays have one value per request."""
 
     weights: Float64Array
     cache: Float64Array
@@ -42,17 +42,12 @@ class DeviceMemory:
 
     @property
     def peak_bytes(self) -> Float64Array:
-        """Sum of all kinds."""
+        """Total bytes of all kinds."""
         return self.weights + self.cache + self.activations + self.runtime
 
     def row(self, i: int) -> dict[str, float]:
-        """One request's bytes."""
-        return {
-            "weights": float(self.weights[i]),
-            "cache": float(self.cache[i]),
-            "activations": float(self.activations[i]),
-            "runtime": float(self.runtime[i]),
-        }
+        """The bytes for request ``i``, by kind."""
+        return {each.name: float(getattr(self, each.name)[i]) for each in fields(self)}
 
 
 def device_memory(
@@ -65,17 +60,17 @@ def device_memory(
     microbatches: Size,
     rows: int,
 ) -> DeviceMemory:
-    """Memory of the fullest device of ``setting``.
+    """Memory of the device that needs the most memory.
 
     Args:
         setting: Model, plan, formats, runtime.
         device: The device.
-        prefill: Kernels of one prompt's pass.
+        prefill: Kernels of the pass over one prompt.
         decode: Kernels of a decode step.
-        tokens: Positions per sequence in the decoder's cache at the end.
-        microbatches: Number of decode batches whose cache a device keeps; each pipeline stage works on one of them and
-            keeps its layers' cache for all.
-        rows: Number of requests, the length of arrays.
+        tokens: Positions per sequence in the decoder's cache at the end of generation.
+        microbatches: Number of decode batches in the pipeline. Each stage works on one of them at a time, but keeps the
+            cache of its layers for all of them.
+        rows: Number of requests, which is the length of arrays.
     """
     read = [part for part in prefill if of_tower(part)]
     prefill = [part for part in prefill if not of_tower(part)]
@@ -100,7 +95,7 @@ def device_memory(
 
 
 def activation_bytes(setting: Setting, prefill: Sequence[PlacedOp], decode: Sequence[PlacedOp]) -> Size:
-    """Bytes of activations: two streams of a prompt's pass, and the inputs and outputs of the widest product."""
+    """Bytes of activations: a prompt's residual stream twice, and the operands of the largest matrix product."""
     chunk = CHUNK_TOKENS if setting.runtime.mixes else None
     stream = _rows(prefill) if chunk is None else np.minimum(_rows(prefill), chunk)
     live: Size = 0
@@ -110,23 +105,24 @@ def activation_bytes(setting: Setting, prefill: Sequence[PlacedOp], decode: Sequ
 
 
 def stage_share(setting: Setting) -> float:
-    """Share of the layers on the pipeline stage with the most layers."""
+    """Share of all layers that are on the pipeline stage with the most layers."""
     depth = len(setting.arch.layers)
     return -(-depth // setting.plan.pp) / depth
 
 
 def held(setting: Setting, parts: Sequence[PlacedOp], size_of: Callable[[Op], Size]) -> Size:
-    """Sum of ``size_of`` over the operators of ``parts`` that own weights, on the fullest device.
+    """Sum of ``size_of`` over the operators of ``parts`` on the device that holds the most weights.
 
-    Tied embedding and head are one table on a single device; in a pipeline, both ends hold a copy.
+    Weights that several layers share count once. Tied embedding and head are one table on a single device; in a
+    pipeline, the first and the last stage each hold a copy.
     """
     arch = setting.arch
-    body = sum(part.owned * size_of(part.op) for part in parts if not _is_table(part))
+    body = sum(part.owned * size_of(part.op) for part in parts if not (_is_embedding(part) or part.place == HEAD))
     looked_up = [part.op for part in parts if _is_embedding(part) and isinstance(part.op, EmbeddingOp)]
     tables = {op.width: op for op in looked_up}
     body += sum(
         size_of(op) for width, op in tables.items() if width != arch.d_model
-    )  # the encoder's table, if it has another width
+    )  # the encoder's table, if its width is different
     embedding = tables.get(arch.d_model)  # None for ranking and audio models
     positions = arch.stem.token_types + (
         arch.max_tokens + arch.stem.extra_positions if arch.positions == "learned" else 0
@@ -141,17 +137,12 @@ def held(setting: Setting, parts: Sequence[PlacedOp], size_of: Callable[[Op], Si
 
 
 def _is_embedding(part: PlacedOp) -> bool:
-    """Whether a part looks up token embeddings (tables of per-layer embeddings do not count)."""
+    """Whether ``part`` looks up token embeddings; look-ups of per-layer embeddings do not count."""
     return isinstance(part.op, EmbeddingOp) and part.place.endswith("embedding")
 
 
-def _is_table(part: PlacedOp) -> bool:
-    """Whether a part's weights are the token table, or the head that may share it."""
-    return _is_embedding(part) or part.place == HEAD
-
-
 def resident_bytes(op: Op) -> Size:
-    """Bytes of the parameters of ``op`` in memory, used or not, in their format with scales."""
+    """Bytes of all parameters of ``op`` in memory, including scales and parameters that a pass does not use."""
     if isinstance(op, Matmul):
         bias = op.n * values_bytes(1, op.activations) if op.bias else 0
         return weight_format(op.weights).matrix_bytes(op.k, op.n) + bias
@@ -173,8 +164,8 @@ def resident_bytes(op: Op) -> Size:
 def cache_bytes(op: Op, tokens: Size) -> Size:
     """Bytes that ``op`` keeps between passes for ``tokens`` positions of each sequence.
 
-    These are keys and values (of the encoder's sequence in cross-attention), a latent, or a recurrent state.
-    Bidirectional attention keeps nothing.
+    These are keys and values, latent vectors, or a recurrent state. Cross-attention keeps the keys and values of the
+    encoder's sequence; bidirectional attention keeps nothing.
     """
     if isinstance(op, AttentionOp):
         if not (op.causal or op.cross) or not op.owns_cache:
@@ -189,13 +180,13 @@ def cache_bytes(op: Op, tokens: Size) -> Size:
 
 
 def _rows(parts: Sequence[PlacedOp]) -> Size:
-    """Number of new positions of a pass, which its embedding looks up."""
+    """Number of new positions of a pass: those that its embedding looks up."""
     looked_up = [part.op.tokens for part in parts if isinstance(part.op, EmbeddingOp)]
     return looked_up[0] if looked_up else [part.op.rows for part in parts if isinstance(part.op, NormOp)][-1]
 
 
 def _live_bytes(op: Op, *, chunk: int | None) -> Size:
-    """Bytes of an operator's inputs and outputs for at most ``chunk`` positions."""
+    """Bytes of a matrix product's input and output for at most ``chunk`` positions; 0 for other operators."""
     if not isinstance(op, Matmul):
         return 0
     rows = op.m if chunk is None else np.minimum(op.m, chunk)

@@ -1,8 +1,9 @@
-"""Lowers blocks that mix positions: attention, latent attention, recurrences, gated convolutions."""
+"""Lowers to operators the blocks that mix positions: attention, latent attention, recurrences and convolutions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -10,18 +11,18 @@ from chipwise.core.dtypes import Size
 from chipwise.model.arch.mixers import Attention, ConvModule, GatedDelta, LatentAttention, Mamba2, ShortConv
 from chipwise.model.arch.trunk import Stem
 from chipwise.model.kinds.ranking.stem import RankingStem
-from chipwise.model.ops.attention import AttentionOp, LatentAttentionOp
-from chipwise.model.ops.matmul import ConvOp, GroupedMatmul
-from chipwise.model.ops.scan import ScanOp
+from chipwise.model.ops.attention import LatentAttentionOp
+from chipwise.model.ops.matmul import GroupedMatmul
+from chipwise.model.ops.scan import ScanOp, ScanVariant
 from chipwise.predict.served import ranking
 from chipwise.predict.served.setting import PlacedOp, Setting, Step, shard
 
 ATTENDED: Mapping[type[Stem], Callable[..., Iterator[PlacedOp]]] = {RankingStem: ranking.attend}
-"""How the positions of a request attend to each other, by what the model reads; others as :func:`_attend`."""
+"""Functions that lower the attention of some kinds of models, by the class of the stem; others use :func:`_attend`."""
 
 
 def attention(block: Attention, setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Grouped-query attention: projections, rotation and cache, attention, output, and the all-reduce."""
+    """The operators of grouped-query attention: projections, rotation and cache, attention, output, all-reduce."""
     runtime, tokens, d_model = setting.runtime, step.tokens, setting.arch.d_model
     heads, kv_heads = block.heads // setting.plan.tp, shard(block.kv_heads, setting.plan.tp)
     q, kv = heads * block.head_size, kv_heads * block.head_size
@@ -64,9 +65,9 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Placed
 
 
 def cross_attention(block: Attention, setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Cross-attention to an encoder's output; keys and values are computed in the encoder's pass.
+    """The operators of cross-attention to an encoder's output.
 
-    For image tokens there is a single pass, so keys and values are computed in it.
+    A pass computes the keys and values only if it also runs the encoder.
     """
     tokens, d_model = step.tokens, setting.arch.d_model
     heads, kv_heads = block.heads // setting.plan.tp, shard(block.kv_heads, setting.plan.tp)
@@ -75,20 +76,16 @@ def cross_attention(block: Attention, setting: Setting, step: Step) -> Iterator[
     if step.encode:
         read = setting.arch.encoder_width
         yield setting.matmul("kv", step.batch * step.encoder_tokens, read, 2 * kv, bias=block.qkv_bias)
-    op = AttentionOp(
+    op = setting.attention(
         batch=step.batch,
         query_tokens=step.query_tokens,
         past_tokens=step.encoder_tokens,
         heads=heads,
         kv_heads=kv_heads,
         head_size=block.head_size,
-        rope=False,
         causal=False,
         cross=True,
         owns_cache=setting.arch.reads_tokens,
-        fused=setting.runtime.fuses("attention"),
-        activations=setting.formats.activations,
-        cache=setting.formats.cache,
     )
     yield PlacedOp(place="attend", op=op)
     yield setting.matmul("out", tokens, q, d_model, bias=block.out_bias)
@@ -109,7 +106,7 @@ def _attend(block: Attention, setting: Setting, step: Step, *, heads: Size, kv_h
         yield from _scores_of_distances(block, setting, step, heads)
     if block.shift:
         yield setting.elementwise("shift", "copy", 2 * step.tokens * heads * block.head_size)
-    if block.bias_network and block.square is not None:  # computed from distances, then looked up like a table
+    if block.bias_network and block.square is not None:  # the bias: computed from distances, then looked up
         rows = (2 * block.square - 1) ** 2
         yield setting.plain_matmul("bias_network.in", rows, 2, block.bias_network, bias=True)
         yield setting.plain_matmul("bias_network.out", rows, block.bias_network, heads)
@@ -117,27 +114,23 @@ def _attend(block: Attention, setting: Setting, step: Step, *, heads: Size, kv_h
     if block.relative_buckets and setting.arch.own_tokens:  # a bias for each pair of patches and each head
         kept = setting.formats.activations
         yield setting.table("position_bias", tokens**2, heads, block.relative_buckets, weights=kept)
-    op = AttentionOp(
+    op = setting.attention(
         batch=batch,
         query_tokens=tokens,
         past_tokens=step.past_tokens,
         heads=heads,
         kv_heads=kv_heads,
         head_size=block.head_size,
-        rope=False,
         window=block.window,
         chunk=chunk,
         causal=block.causal,
         owns_cache=not block.reuses_cache,
-        fused=setting.runtime.fuses("attention"),
-        activations=setting.formats.activations,
-        cache=setting.formats.cache,
     )
     yield PlacedOp(place="attend", op=op)
 
 
 def latent_attention(block: LatentAttention, setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Multi-head latent attention: absorbed if a pass has one new position, expanded if it has many."""
+    """The operators of latent attention, which is absorbed if a pass has one new position, and otherwise expanded."""
     tokens, d_model, formats = step.tokens, setting.arch.d_model, setting.formats
     heads = block.heads // setting.plan.tp
     absorbed = bool(np.all(np.asarray(step.query_tokens) == 1))
@@ -178,23 +171,21 @@ def _per_head(place: str, setting: Setting, tokens: Size, heads: int, k: int, n:
     return PlacedOp(place=place, op=op)
 
 
+def _scan(setting: Setting, step: Step, variant: ScanVariant) -> Callable[..., ScanOp]:
+    """Creates the operator of a recurrence from its sizes."""
+    kept = setting.formats.activations
+    return partial(ScanOp, variant=variant, batch=step.batch, query_tokens=step.query_tokens, activations=kept)
+
+
 def gated_delta(block: GatedDelta, setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Gated delta rule: projections, a short convolution, the recurrence, a gated norm, output."""
+    """The operators of a gated delta rule: projections, a short convolution, the recurrence, a gated norm, output."""
     tokens, d_model, tp = step.tokens, setting.arch.d_model, setting.plan.tp
     key_heads, value_heads = shard(block.key_heads, tp), shard(block.value_heads, tp)
     keys, values = key_heads * block.key_size, value_heads * block.value_size
     yield setting.matmul("in", tokens, d_model, 2 * keys + 2 * values + 2 * value_heads)
     yield conv(setting, step, 2 * keys + values, block.conv)
-    op = ScanOp(
-        variant="gated_delta",
-        batch=step.batch,
-        query_tokens=step.query_tokens,
-        heads=value_heads,
-        key_size=block.key_size,
-        value_size=block.value_size,
-        groups=key_heads,
-        activations=setting.formats.activations,
-    )
+    scan = _scan(setting, step, "gated_delta")
+    op = scan(heads=value_heads, key_size=block.key_size, value_size=block.value_size, groups=key_heads)
     yield PlacedOp(place="scan", op=op)
     yield setting.norm_of("result_norm", tokens * value_heads, block.value_size)
     yield setting.matmul("out", tokens, values, d_model)
@@ -202,23 +193,15 @@ def gated_delta(block: GatedDelta, setting: Setting, step: Step) -> Iterator[Pla
 
 
 def mamba2(block: Mamba2, setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Mamba-2: one projection, a short convolution, the recurrence, a gated norm, output."""
+    """The operators of Mamba-2: one projection, a short convolution, the recurrence, a gated norm, output."""
     tokens, d_model, tp = step.tokens, setting.arch.d_model, setting.plan.tp
     heads, groups = shard(block.heads, tp), shard(block.groups, tp)
     inner = heads * block.head_size
     channels = inner + 2 * groups * block.state_size
     yield setting.matmul("in", tokens, d_model, inner + channels + heads, bias=block.bias)
     yield conv(setting, step, channels, block.conv, bias=block.conv_bias)
-    op = ScanOp(
-        variant="mamba2",
-        batch=step.batch,
-        query_tokens=step.query_tokens,
-        heads=heads,
-        key_size=block.state_size,
-        value_size=block.head_size,
-        groups=groups,
-        activations=setting.formats.activations,
-    )
+    scan = _scan(setting, step, "mamba2")
+    op = scan(heads=heads, key_size=block.state_size, value_size=block.head_size, groups=groups)
     yield PlacedOp(place="scan", op=op)
     yield setting.norm_of("result_norm", tokens, inner)
     yield setting.matmul("out", tokens, inner, d_model, bias=block.bias)
@@ -226,23 +209,21 @@ def mamba2(block: Mamba2, setting: Setting, step: Step) -> Iterator[PlacedOp]:
 
 
 def _scores_of_distances(block: Attention, setting: Setting, step: Step, heads: Size) -> Iterator[PlacedOp]:
-    """Relative attention (Transformer-XL): the keys of all distances, and the products of queries with them.
+    """The extra operators of relative attention (Transformer-XL): keys of all distances, multiplied by the queries.
 
-    Products with 2 T - 1 distances take as many FLOPs as scores and values of T positions.
+    The matrix products of the queries with 2 T - 1 distances are counted as attention over T positions (scores and
+    values), because that takes about as many FLOPs.
     """
     yield setting.matmul("distances", 2 * step.query_tokens - 1, setting.arch.d_model, heads * block.head_size)
-    scores = AttentionOp(
+    scores = setting.attention(
         batch=step.batch,
         query_tokens=step.query_tokens,
         past_tokens=0,
         heads=heads,
         kv_heads=heads,
         head_size=block.head_size,
-        rope=False,
         causal=False,
         owns_cache=False,
-        fused=setting.runtime.fuses("attention"),
-        activations=setting.formats.activations,
         cache=setting.formats.activations,
     )
     yield PlacedOp(place="distance_scores", op=scores)
@@ -250,7 +231,7 @@ def _scores_of_distances(block: Attention, setting: Setting, step: Step, heads: 
 
 
 def conv_module(block: ConvModule, setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Conformer's convolution module: gated input, depthwise filter, norm (unless folded), SiLU, output."""
+    """The operators of Conformer's convolution module: gated input, convolution, norm (unless folded), SiLU, output."""
     tokens, d = step.tokens, setting.arch.d_model
     yield setting.matmul("in", tokens, d, 2 * d, bias=block.bias)
     yield setting.elementwise("gate", "sigmoid_mul", tokens * d)
@@ -262,7 +243,7 @@ def conv_module(block: ConvModule, setting: Setting, step: Step) -> Iterator[Pla
 
 
 def short_conv(block: ShortConv, setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """A gated short convolution: one projection into two gates and a value, the convolution between them, output."""
+    """The operators of a gated short convolution: projection to two gates and a value, convolution, projection."""
     tokens, d_model, tp = step.tokens, setting.arch.d_model, setting.plan.tp
     width = shard(block.width, tp)
     yield setting.matmul("in", tokens, d_model, 3 * width, bias=block.bias)
@@ -274,17 +255,7 @@ def short_conv(block: ShortConv, setting: Setting, step: Step) -> Iterator[Place
 
 
 def conv(setting: Setting, step: Step, channels: Size, taps: int, *, bias: bool = False) -> PlacedOp:
-    """A short causal depthwise convolution."""
-    kept = setting.formats.activations
-    op = ConvOp(
-        batch=step.batch,
-        positions=step.query_tokens,
-        in_channels=channels,
-        out_channels=channels,
-        taps=taps,
-        groups=channels,
-        weights=kept,
-        activations=kept,
-        bias=bias,
-    )
+    """The operator of a short causal depthwise convolution."""
+    sizes = {"in_channels": channels, "out_channels": channels, "groups": channels, "taps": taps}
+    op = setting.conv(batch=step.batch, positions=step.query_tokens, bias=bias, **sizes)
     return PlacedOp(place="conv", op=op)

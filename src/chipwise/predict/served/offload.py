@@ -1,15 +1,16 @@
-"""Estimates of a model whose layers are split between card and host, as llama.cpp splits GGUF files.
+"""Estimates models whose layers are split between a graphics card and its host, as llama.cpp splits GGUF files.
 
-``-ngl N`` puts the last N layers on the card (N = all + 1 also the output matrix); ``--n-cpu-moe M`` keeps the experts
-of the first M layers in the host's memory. For each new token, card and host compute their layers in turn:
+``-ngl N`` puts the last N layers on the card, and also the output matrix if N is above the number of layers.
+``--n-cpu-moe M`` keeps the experts of the first M layers in the host's memory. For each new token, the host computes
+the host's layers and the card computes the card's layers, one after the other:
 
     step = kernels of the card's share, as on the card alone + kernels of the host's share, as on the host alone
            + crossings x (hidden state / link + a copy's latency)
 
-Each share is priced by the law fitted to llama.cpp on such cards and processors; the processor is bound by its memory
-bandwidth. For prompts of 32 tokens or more llama.cpp sends the host's weights to the card, once per 512 tokens. Layers
-are assumed to be equal. Nine published runs on one machine (an RTX 2080 with an i9-10900X), which no fit used, all lie
-inside the interval; predictions are 19 % too fast in the median.
+Both shares are predicted by the law that was fitted to llama.cpp on cards alone and on processors alone; a processor is
+bound by its memory bandwidth. For prompts of 32 tokens or more, llama.cpp sends the host's weights to the card once per
+512 tokens. Layers are assumed to be equal. Nine published runs on one machine (an RTX 2080 with an i9-10900X), which no
+fit used, all lie inside the interval; the median prediction is 19 % too fast.
 
 Sources: llama.cpp, tools/server/README.md (the options; logical and physical batches), ggml-cuda.cu (``offload_op``: at
 least 32 rows), pull request 15077 (--n-cpu-moe). The nine runs: AlexsJones/llmfit, pull requests 755, 774, 775, 778.
@@ -29,16 +30,16 @@ from chipwise.hardware.facts import Bandwidth
 from chipwise.hardware.runtime import platform_of, runtime_named
 from chipwise.predict.cost.model import CostEstimate, OpCost, Predicted, per_second
 from chipwise.predict.cost.request import throughput
-from chipwise.predict.served.estimate import estimate_of, group_of, with_defaults
-from chipwise.predict.served.groups import Group, cost_groups, memory_of
+from chipwise.predict.served.estimate import estimate_of, with_defaults
+from chipwise.predict.served.groups import Group, cost_groups, groups_of, memory_of
 from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.memory import HEAD, resident_bytes
 from chipwise.predict.served.request import Request, taken_for
 
 HOST = "core-i7-13700k"
-"""The default host: a desktop of 2022 with two channels of DDR5-5600, 89.6 GB/s."""
-UNKNOWN_HOST = math.log(2)  # log half-width of its bandwidth: 42.7 GB/s (DDR4-2666) to about 130 GB/s (DDR5-8000)
-CROSSING_S = 20e-6  # seconds of a copy between card and host with its wait; assumed, not fitted
+"""The default host: the processor of a desktop from 2022, with two channels of DDR5-5600 (89.6 GB/s)."""
+UNKNOWN_HOST = math.log(2)  # log half-width of a host's bandwidth: 42.7 GB/s (DDR4-2666) to 130 GB/s (DDR5-8000)
+CROSSING_S = 20e-6  # seconds of a copy between card and host, waiting included; assumed, not fitted
 LEAST_SENT = 32  # least prompt tokens for which the host's weights are sent to the card
 UBATCH = 512  # prompt tokens per pass
 PAGED_SHARE = 0.5  # share of the link's bandwidth for memory that is not pinned; assumed, not fitted
@@ -47,7 +48,10 @@ DIVIDES = ("llama.cpp", "llama.cpp-vulkan", "ik-llama.cpp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Number of layers on the card (the output matrix counts as one), and of layers whose experts are on the host."""
+    """Number of layers on the card, and number of layers whose experts are on the host.
+
+    The output matrix counts as one layer.
+    """
 
     layers: int
     cpu_experts: int = 0
@@ -55,7 +59,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divided:
-    """Bytes of a model's parts on a single device."""
+    """A model's depth, and the bytes of its parts if all were on a single device."""
 
     depth: int
     plain: float  # bytes of layers without their experts
@@ -66,7 +70,7 @@ class Divided:
 
     @classmethod
     def of(cls, group: Group) -> Divided:
-        """The parts for a group with a single request."""
+        """The parts of the model of ``group``, which has a single request."""
         sizes = {"plain": 0.0, "experts": 0.0, "head": 0.0}
         for part in lower_pass(group.setting, group.decode().step):
             inside = part.place.startswith("layers")
@@ -78,24 +82,24 @@ class Divided:
         return cls(depth=len(group.setting.arch.layers), cache=memory["cache"], fixed=fixed, **sizes)
 
     def shares(self, split: Split) -> tuple[float, float, float]:
-        """The card's shares of layers, experts and output matrix."""
+        """The shares of the layers, of the experts and of the output matrix that are on the card."""
         layers = min(split.layers, self.depth)
         experts = min(layers, self.depth - split.cpu_experts)
         return layers / self.depth, experts / self.depth, float(split.layers > self.depth)
 
     def on_card(self, split: Split) -> dict[str, float]:
-        """Bytes on the card."""
+        """Bytes on the card, by kind."""
         layers, experts, head = self.shares(split)
         weights = self.plain * layers + self.experts * experts + self.head * head
         return {"weights": weights, "cache": self.cache * layers, "activations and runtime": self.fixed}
 
     def on_host(self, split: Split) -> float:
-        """Bytes of weights on the host: of layers, and of the output matrix."""
+        """Bytes of weights on the host: those of layers, experts and the output matrix that are not on the card."""
         layers, experts, head = self.shares(split)
         return self.plain * (1 - layers) + self.experts * (1 - experts) + self.head * (1 - head)
 
     def largest(self, capacity_bytes: float) -> Split:
-        """The split with most on the card; experts are moved to the host before whole layers."""
+        """The split with the most weights on a card of this capacity. Experts move to the host before whole layers."""
         all_layers = self.depth + 1
         sparse = range(self.depth + 1) if self.experts else range(1)
         found = [Split(layers=all_layers, cpu_experts=count) for count in sparse]
@@ -104,11 +108,11 @@ class Divided:
 
 
 def host_of(named: str | None) -> DeviceProfile:
-    """The host's processor, from a chip's name or a memory bandwidth such as ``60 GB/s``.
+    """The data sheet of the host's processor, from its name or from a memory bandwidth such as ``60 GB/s``.
 
     Raises:
         UnknownName: No chip has this name.
-        InputError: The chip has no CPU cores.
+        InputError: The named chip is not a CPU.
     """
     if named is None:
         return datasheet.load(HOST)
@@ -125,7 +129,7 @@ def host_of(named: str | None) -> DeviceProfile:
 
 
 def divisible(group: Group) -> bool:
-    """Whether llama.cpp can split this model between this card and its host."""
+    """Whether llama.cpp can split the model of ``group`` between its card and the card's host."""
     arch, device = group.setting.arch, group.device
     decodes = arch.causal and not arch.encoder and arch.reads_tokens and not arch.towers
     alone = device.kind == "gpu" and platform_of(device) != "metal" and group.setting.plan.devices == 1
@@ -139,19 +143,20 @@ def divided(
 
     Args:
         request: One request, in llama.cpp on one card.
-        gpu_layers: Layers on the card; default: as many as fit.
-        cpu_experts: Layers whose experts stay on the host; default: as few as let all layers fit.
-        host: See :func:`host_of`; default: a desktop, with a wide interval.
+        gpu_layers: Number of layers on the card. Default: as many as fit.
+        cpu_experts: Number of layers whose experts stay on the host. Default: as few as possible such that all layers
+            fit on the card.
+        host: See :func:`host_of`. Default: a desktop, which makes the interval wide.
 
     Raises:
         SpecError: The model has fewer layers than requested.
         Unsupported: The runtime is not llama.cpp on one card with its own memory, or there are several requests.
     """
-    group = group_of(request)
+    group = groups_of([request])[0]
     if not divisible(group):
         raise Unsupported(
             "splitting layers between card and host is only supported for one request to a decoder in llama.cpp "
-            "(--runtime llama.cpp) on one GPU with its own memory"
+            "(--runtime llama.cpp), on one GPU that has its own memory"
         )
     parts, sheet = Divided.of(group), host_of(host)
     split = _split(parts, group.device.usable_bytes, gpu_layers, cpu_experts)
@@ -184,14 +189,14 @@ def divided(
         mbu={},
         does_not_fit=_lacking(parts, split, group.device, sheet),
         on_card=said(split, parts),
-        provenance=f"{said(split, parts)}: predicted (card and host added; checked on nine runs of one machine)",
+        provenance=f"{said(split, parts)}: predicted (sum of card and host; checked on nine runs of one machine)",
         notes=(*_notes(parts, split, sheet, times, named=host), *taken_for(request.model, request.device)),
     )
     return with_defaults(answer, request)
 
 
 def _split(parts: Divided, capacity_bytes: float, gpu_layers: int | None, cpu_experts: int | None) -> Split:
-    """The requested split, else the one with the most on the card that fits.
+    """The requested split; by default the split that fits with the most weights on the card.
 
     Raises:
         SpecError: The model has fewer layers than requested.
@@ -206,7 +211,7 @@ def _split(parts: Divided, capacity_bytes: float, gpu_layers: int | None, cpu_ex
 
 
 def _each_alone(group: Group, host: DeviceProfile) -> tuple[CostEstimate, CostEstimate]:
-    """Estimates of the whole model on the card, and on the host.
+    """Two estimates of the whole model: on the card alone, and on the host alone.
 
     Raises:
         Unsupported: The card or the host lacks a rate.
@@ -247,19 +252,19 @@ def _token_times(parts: Divided, split: Split, card: CostEstimate, other: CostEs
 
 
 def _lacking(parts: Divided, split: Split, device: DeviceProfile, host: DeviceProfile) -> str:
-    """Message on memory that card or host lack for their parts; empty if both have enough."""
+    """Message on the memory that the card or the host lacks; empty if both have enough."""
     needed, kept = sum(parts.on_card(split).values()), parts.on_host(split)
     if needed > device.usable_bytes:
         best = said(parts.largest(device.usable_bytes), parts)
         has = f"{device.label} has {device.memory_said}"
         return f"does not fit: {said(split, parts)} need {units.show(needed, 'bytes')}, {has}; {best} fit"
     if kept > host.usable_bytes:
-        return f"does not fit: its host keeps {units.show(kept, 'bytes')}, {host.label} has {host.memory_said} at most"
+        return f"does not fit: the host must keep {units.show(kept, 'bytes')} and has {host.memory_said} ({host.label})"
     return ""
 
 
 def remark(request: Request) -> str:
-    """For a model that does not fit on a card: the part that would fit, and the speed with the rest on the host."""
+    """Text for a model that does not fit on a card: the part that would fit, and the speed of such a split."""
     try:
         found = divided(request)
     except Unsupported:
@@ -272,16 +277,16 @@ def remark(request: Request) -> str:
 
 
 def said(split: Split, parts: Divided) -> str:
-    """Text such as ``20 of 48 layers on the card``, or ``all layers on the card but the experts of 12``."""
+    """Text such as ``20 of 48 layers on the card``, or ``all layers on the card except the experts of 12``."""
     layers = min(split.layers, parts.depth)
     text = f"{'all' if layers == parts.depth else f'{layers} of {parts.depth}'} layers on the card"
     if parts.experts and split.cpu_experts > parts.depth - layers:
-        text += f" but the experts of {split.cpu_experts - (parts.depth - layers)}"
+        text += f" except the experts of {split.cpu_experts - (parts.depth - layers)}"
     return text
 
 
 def _share(cost: OpCost, shares: tuple[float, float, float]) -> float:
-    """The card's share of an operator's calls; parts outside the layers count as being with the output matrix."""
+    """The card's share of an operator's calls. Operators outside the layers run where the output matrix is."""
     layers, experts, head = shares
     if not cost.place.startswith("layers"):
         return head
@@ -289,7 +294,11 @@ def _share(cost: OpCost, shares: tuple[float, float, float]) -> float:
 
 
 def _crossings(parts: Divided, split: Split) -> int:
-    """Transfers of the hidden state per token: two per layer with host experts, one from host to card layers."""
+    """Number of times per token that the hidden state moves between card and host.
+
+    It moves twice for each layer on the card whose experts are on the host. If any layer is on the card, it also moves
+    once to the card, and once back if the output matrix is on the host.
+    """
     layers = min(split.layers, parts.depth)
     lonely = max(split.cpu_experts - (parts.depth - layers), 0) if parts.experts else 0
     return 2 * lonely + (1 if layers else 0) + (1 if layers and split.layers <= parts.depth else 0)
@@ -298,14 +307,16 @@ def _crossings(parts: Divided, split: Split) -> int:
 def _prompt_s(
     tokens: int, parts: Divided, split: Split, card: CostEstimate, other: CostEstimate, device: DeviceProfile
 ) -> float:
-    """Seconds of the prompt: on the card, which receives the host's weights; or, if short, where the weights are."""
+    """Seconds of the pass over the prompt. It runs on the card, to which the host's weights are sent.
+
+    A short prompt is instead computed where the weights are.
+    """
     shares = parts.shares(split)
     if tokens < LEAST_SENT:
         pairs = zip(card.prefill, other.prefill, strict=True)
         return sum(a.latency_s * _share(a, shares) + b.latency_s * (1 - _share(a, shares)) for a, b in pairs)
-    layers = parts.on_host(split) - parts.head * (
-        1 - shares[2]
-    )  # the output matrix is only needed for one token; it runs where it is stored
+    # The output matrix is only needed for one token; it runs where it is stored.
+    layers = parts.on_host(split) - parts.head * (1 - shares[2])
     sent = math.ceil(tokens / UBATCH) * layers
     return card.ttft_s + sent / (PAGED_SHARE * device.link("host").bandwidth.number)
 

@@ -1,4 +1,4 @@
-"""Ways to generate an image faster: a few changes, each priced by the law that prices the image."""
+"""A few ways to generate an image faster. The formula for the image's time also predicts their effects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST = 1.02  # least speed-up worth showing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change of the request or the model, and its speed-up per image."""
+    """A change of the request or the model, and how many times faster it makes each image."""
 
     what: str
     times: float
@@ -28,18 +28,18 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PictureExplanation(Result):
-    """The parts of an image's time, and changes that shorten it, largest speedup first."""
+    """The parts of an image's time, and changes that shorten this time, largest speedup first."""
 
     estimate: RunEstimate
     changes: tuple[Change, ...]
 
     def headline(self) -> str:
-        """The estimate's notes, and the part with most of the time."""
+        """The estimate's headline, and the part that takes most of the time."""
         most, share = max(self.estimate.shares.items(), key=lambda item: item[1])
         return f"{self.estimate.headline()}; {units.show(share, 'share')} of it is {most}"
 
     def rows(self) -> list[dict[str, object]]:
-        """One row per part of the time, then one per change."""
+        """One row per part of the time, followed by one row per change."""
         shares = [{"what": name, "share": share} for name, share in self.estimate.shares.items()]
         return [*shares, *({"what": each.what, "times_faster": each.times} for each in self.changes)]
 
@@ -73,11 +73,11 @@ def _others(picture: Picture) -> Iterator[tuple[str, str, Picture]]:
     small = replace(picture, height=picture.height // 2, width=picture.width // 2)
     yield f"{small.width} x {small.height} pixels", "a quarter of the positions, a sixteenth of the attention", small
     coarse = replace(picture, model=replace(model, pixels=2 * model.pixels))
-    yield f"positions of {2 * model.pixels} pixels instead of {model.pixels}", "needs other latents", coarse
+    yield f"positions of {2 * model.pixels} pixels instead of {model.pixels}", "needs coarser latents", coarse
     yield f"a batch of {batch}", "the fixed cost of a batch is shared", replace(picture, batch=batch)
     yield f"{devices} devices", "devices split positions and exchange keys", replace(picture, devices=devices)
 
 
 def _each_s(picture: Picture) -> float:
-    """Seconds of one image of a batch."""
+    """Seconds per image in the batch of ``picture``."""
     return float(value_of(picture_law(picture), constants()["pictures_s"].terms())) / picture.batch

@@ -1,4 +1,4 @@
-"""Time, power, energy and price of a batch of images or videos from a diffusion model, by a law of whole runs."""
+"""Predicts time, power, energy and price of images or videos from a diffusion model, by laws fitted to whole runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIZES = {
     "first": (512, 512, 1, 50),
     "second": (768, 768, 1, 50),
 }
-"""Default height, width, frames and steps: those of most published runs, or those for which the model was trained."""
+"""Default height, width, frames and steps of each kind of model, as in most published runs or as in training."""
 
 
 def picture_of(
@@ -43,25 +43,25 @@ def picture_of(
     devices: int = 1,
     runtime: str | None = None,
 ) -> Picture:
-    """The request for a batch of images or videos from a diffusion transformer.
+    """Builds the request for a batch of images or videos from a diffusion model.
 
     Args:
         model: A name that contains one of ``predict.whole_runs.diffusion.KNOWN``.
         device: A data sheet or its name.
-        height: Pixels; default 1024 for images, 480 for videos.
-        width: Pixels; default 1024 for images, 832 for videos.
-        frames: Default 1 for images, 81 for videos.
-        steps: Denoising steps; default 28 for images, 50 for videos, 4 for few-step distilled models.
+        height: Pixels. Default: 1024 for images, 480 for videos.
+        width: Pixels. Default: 1024 for images, 832 for videos.
+        frames: Number of frames. Default: 1 for images, 81 for videos.
+        steps: Denoising steps. Default: 28 for images, 50 for videos, 4 for models distilled to few steps.
         batch: Number of images or videos.
-        devices: Devices over which each image's positions are split.
-        runtime: Only ``diffusers``.
+        devices: Number of devices over which the positions of each image are split.
+        runtime: ``diffusers``, the only runtime that is predicted.
 
     Raises:
         UnknownName: The model, device or runtime is unknown.
         SpecError: A size is not above zero.
     """
     if (runtime or RUNTIME).lower() not in (RUNTIME, "pytorch", "torch"):
-        raise UnknownName("runtime of pictures", runtime or "", [RUNTIME])
+        raise UnknownName("runtime for image generation", runtime or "", [RUNTIME])
     known = known_name(model)
     if known is None:
         raise UnknownName("diffusion transformer", model, KNOWN)
@@ -87,10 +87,10 @@ def picture_of(
 
 
 def estimate_of(model: str, picture: Picture) -> RunEstimate:
-    """Predicts seconds, watts, joules and price of a batch by ``model``.
+    """Predicts seconds, watts, joules and price of a batch from ``model``.
 
     Raises:
-        Unsupported: The device lists no rate of 16-bit products.
+        Unsupported: The device lists no rate for 16-bit matrix products.
         DoesNotFit: The transformer's weights need more memory than the device has.
     """
     sheet, sort = picture.device, "video" if picture.frames > 1 else "image"
@@ -101,8 +101,7 @@ def estimate_of(model: str, picture: Picture) -> RunEstimate:
     seconds = held["pictures_s"]
     situation = seconds.situation(**told)
     least = stack_law.constants().halfwidth("unseen", "*") if _far(sheet) else 0.0
-    law = picture_law(picture)
-    batch_s = float(value_of(law, seconds.terms()))
+    batch_s = float(value_of(picture_law(picture), seconds.terms()))
     latency = Predicted.around(batch_s, max(least, _halfwidth("pictures_s", situation, place)))
     rate = Predicted.around(picture.batch / batch_s, latency.log_halfwidth)
     metrics = {"latency_s": latency, f"{sort}s_per_s": rate}
@@ -123,7 +122,7 @@ def estimate_of(model: str, picture: Picture) -> RunEstimate:
         notes.append(f"no price: {error}")
     if _far(sheet):
         notes.append(
-            f"no diffusion model was timed on {sheet.name} or similar chips: the interval is that for unseen vendors"
+            f"no diffusion model was timed on {sheet.name} or similar chips: the interval is the one for other vendors"
             + (
                 "; matrix products use rates of image models, which were timed on such cards"
                 if rated_by_images(sheet)
@@ -161,11 +160,11 @@ MEANINGS = {
     "exchange": "exchange between devices",
     "exchanges": "waiting for exchanges",
 }
-"""Description of each summand of the law."""
+"""Descriptions of the parts of the law's sum."""
 
 
 def shares_of(picture: Picture) -> dict[str, float]:
-    """The share of a batch's seconds that goes to each of :data:`MEANINGS`, by the fitted rates."""
+    """The share of a batch's time that each part of :data:`MEANINGS` takes, by the fitted rates."""
     terms = constants()["pictures_s"].terms()
     seconds = {amount.terms[0][0]: float(value_of([amount], terms)) for amount in picture_law(picture)}
     hidden = min("products", "launches", key=lambda name: seconds[name])  # the shorter one is hidden
@@ -185,7 +184,7 @@ def _halfwidth(law: str, situation: str, place: str) -> float:
 
 
 def _far(sheet: DeviceProfile) -> bool:
-    """Whether the device differs from the fitted kind (NVIDIA's data-centre GPUs with HBM)."""
+    """Whether the device is of a different kind than those in the fit (NVIDIA's data-centre GPUs with HBM)."""
     return sheet.vendor not in constants()["pictures_s"].vendors or not sheet.level("dram").technology.startswith("HBM")
 
 

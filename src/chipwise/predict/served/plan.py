@@ -1,4 +1,4 @@
-"""Plans for spreading a model over devices, checked against the model's sizes."""
+"""Plans for spreading a model over devices, and checks that a plan suits the model's sizes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import MixtureOfExperts
 
 NODE_DEVICES = 8
-"""Number of directly linked devices per machine in the published tables."""
+"""Number of directly linked devices in a machine of the published tables."""
 
 
 def whole_number(value: object, field: str) -> None:
     """Checks that ``value`` is a whole number.
 
     Raises:
-        SpecError: It is not, for example 2.0 or text.
+        SpecError: ``value`` is not a whole number, for example 2.0 or text.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise SpecError(f"must be a whole number, not {value!r}", field=field)
@@ -28,10 +28,10 @@ def whole_number(value: object, field: str) -> None:
 class Plan:
     """Degrees of parallelism.
 
-    ``tp`` devices share every matrix of one attention replica. ``dp`` replicas share the experts of a
-    mixture-of-experts model (attention data parallelism) or, in a dense model, nothing. ``ep`` is the number of groups
-    among which the experts are divided (each group splits its experts over ``tp * dp / ep`` devices). ``pp`` is the
-    number of pipeline stages.
+    ``tp`` devices share each matrix of one attention replica. ``dp`` is the number of attention replicas: in a mixture
+    of experts they share the experts (attention data parallelism), and in a dense model they share nothing. ``ep`` is
+    the number of groups among which the experts are divided; each group splits its experts over ``tp * dp / ep``
+    devices. ``pp`` is the number of pipeline stages.
     """
 
     tp: int = 1
@@ -58,7 +58,7 @@ class Plan:
 
     @property
     def devices(self) -> int:
-        """Number of all devices."""
+        """Number of devices in all pipeline stages."""
         return self.tp * self.dp * self.pp
 
     @property
@@ -68,10 +68,10 @@ class Plan:
 
 
 def node_plan(tp: int, dp: int, ep: int) -> tuple[int, int, int]:
-    """The ``tp``, ``dp`` and ``ep`` of a table's row.
+    """The true ``tp``, ``dp`` and ``ep`` of a row in the published tables.
 
-    The published tables count eight devices with tp 8 and ep 8 as 64 devices. But the same runs appear again with eight
-    devices and equal times, and no machine in the tables links 64.
+    The tables count eight devices with tp 8 and ep 8 as 64 devices. But the same runs also appear with eight devices
+    and equal times, and no machine in the tables links 64 devices.
     """
     if ep > 1 and tp * dp == ep * ep > NODE_DEVICES:
         return (tp // ep, dp, ep) if dp == 1 else (tp, dp // ep, ep)
@@ -82,7 +82,7 @@ def check_plan(arch: ArchSpec, plan: Plan) -> None:
     """Checks that every matrix splits evenly.
 
     Raises:
-        SpecError: A matrix does not split evenly; the message names it and the degrees that would work.
+        SpecError: A matrix does not split evenly; the message says why.
     """
     experts = 0
     for layer in (*arch.layers, *arch.encoder, *arch.stem.own_layers()):

@@ -1,12 +1,14 @@
-"""P99s over requests whose prompts differ in length: lognormal, through their P50 and P99.
+"""P99 times of requests whose prompts differ in length; the lengths are lognormal with a given P50 and P99.
 
-The times of requests vary for two independent reasons: their prompts, and what varies between equal requests. In
-logarithms the distances from P50 to P99 of independent normal variables add in squares:
+The times of requests vary for two independent reasons: the lengths of their prompts, and variation between equal
+requests. For independent normal variables, the squares of the distances from P50 to P99 add up; here the variables are
+logarithms:
 
-    ln(P99 / P50) = sqrt(ln(t(P99 prompt) / t(P50 prompt))^2 + ln(P99 / P50 of equal requests)^2)
+    ln(P99 / P50) = sqrt(ln(t(P99 length) / t(P50 length))^2 + ln(P99 / P50 of equal requests)^2)
 
-where t is the median time of requests with such prompts. It is exact if t is a power of the prompt's length. P50s are
-those of the P50 prompt; memory is that of the P99 prompt.
+where t is the median time of requests with prompts of that length. The formula is exact if t is a power of the prompt's
+length. The P50 times are those of requests whose prompt has the P50 length. Memory is that of a request whose prompt
+has the P99 length.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from chipwise.predict.served.tails import TAILS
 
 
 def check_prompts(p50: int, p99: int, field: str) -> None:
-    """Checks the prompt lengths of a spread.
+    """Checks the P50 and the P99 of prompt lengths.
 
     Raises:
         SpecError: The P99 is not above the P50.
@@ -32,27 +34,28 @@ def check_prompts(p50: int, p99: int, field: str) -> None:
 
 
 def factor(equal: Float64Array | float, longer: Float64Array | float) -> Float64Array:
-    """What multiplies the P99 of equal requests, so that it holds over the spread of prompts.
+    """The factor from the P99 time of equal requests to the P99 time of requests with different prompts.
 
     Args:
-        equal: P99 / P50 of equal requests, at least 1.
-        longer: Median time of requests with the P99 prompt over that with the P50 prompt; below 1 counts as 1.
+        equal: P99 / P50 of the times of equal requests, at least 1.
+        longer: Median time with a prompt of the P99 length, divided by the median time with a prompt of the P50
+            length; values below 1 count as 1.
     """
     log_equal, log_longer = np.log(np.maximum(equal, 1.0)), np.log(np.maximum(longer, 1.0))
     return np.asarray(np.exp(np.hypot(log_equal, log_longer) - log_equal))
 
 
 def said(p50: int, p99: int) -> str:
-    """One line on the prompts over which P99s hold."""
-    return f"P99s hold over prompts of {p50:,} (P50) to {p99:,} tokens (P99), lognormal; memory is that of the longer"
+    """One line on the distribution of prompt lengths for which the P99 times hold."""
+    return f"P99s are for lognormal prompts of {p50:,} (P50) to {p99:,} tokens (P99); memory is for the P99 prompt"
 
 
 def over_prompts(found: CostEstimate, longest: CostEstimate, *, p50: int, p99: int) -> CostEstimate:
-    """The estimate of requests with the P50 prompt, with P99s that hold over the spread of prompts.
+    """The estimate for prompts of the P50 length, with P99 times over all lengths and memory for the P99 length.
 
     Args:
-        found: The estimate of requests with the P50 prompt.
-        longest: The estimate of requests with the P99 prompt.
+        found: The estimate of requests whose prompts have the P50 length.
+        longest: The estimate of requests whose prompts have the P99 length.
         p50: P50 of prompt tokens.
         p99: P99 of prompt tokens.
     """

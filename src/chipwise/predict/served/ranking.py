@@ -1,7 +1,7 @@
-"""Lowers ranking models: item tables (sharded or not), attention over a request, and scores.
+"""Lowers ranking models to operators: item tables (sharded or not), attention within a request, and scores.
 
-Each device answers separate requests. If the tables are sharded, the needed rows are spread over all devices: item
-numbers are sent in one all-to-all, and rows come back in another.
+Each device processes different requests. If the tables are sharded, the rows that a request needs are spread over all
+devices: item numbers are sent in one all-to-all, and rows come back in another.
 
 References:
     Tables sharded over devices, everything else replicated: Naumov et al. 2019, DLRM, arXiv:1906.00091, section 4.1.
@@ -16,7 +16,6 @@ from dataclasses import replace
 from chipwise.core.dtypes import Size
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.ranking.stem import RankingStem, Scores
-from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.collective import CollectiveOp
 from chipwise.model.ops.pool import PoolOp
 from chipwise.predict.served.setting import PlacedOp, Setting, Step
@@ -25,14 +24,14 @@ ID_BYTES = 4  # bytes of an item number sent to the device with its row
 
 
 def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """The item embeddings of a request; data-parallel replicas share sharded tables."""
+    """The operators that look up a request's item embeddings; each data-parallel replica has a shard of the tables."""
     own = setting.arch.stem_as(RankingStem)
     for part in items(replace(own, shards=max(own.shards, setting.plan.dp)), setting, step):
         yield part.inside("stem")
 
 
 def items(stem: RankingStem, setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Table look-ups, sums over tags, and the projection if the tables are not as wide as the model."""
+    """The operators that embed items: look-ups, sums over tags, and a projection if the model's width differs."""
     arch, formats, width = setting.arch, setting.formats, stem.table_width(setting.arch.d_model)
     ids = step.tokens * (1 + stem.bag)
     if stem.shards > 1:
@@ -62,20 +61,20 @@ def _exchange(place: str, payload_bytes: Size, stem: RankingStem, setting: Setti
 
 
 def attend(block: Attention, setting: Setting, step: Step, *, heads: Size, kv_heads: Size) -> Iterator[PlacedOp]:
-    """Attention of the history over itself, and of candidates over the history and themselves; nothing is cached."""
+    """The operators of attention: the history attends to itself, and each candidate to the history and to itself.
+
+    Nothing is cached between requests.
+    """
     stem = setting.arch.stem_as(RankingStem)
-    history = AttentionOp(
+    history = setting.attention(
         batch=step.batch,
         query_tokens=stem.history,
         past_tokens=0,
         heads=heads,
         kv_heads=kv_heads,
         head_size=block.head_size,
-        rope=False,
         causal=block.causal,
         owns_cache=False,
-        fused=setting.runtime.fuses("attention"),
-        activations=setting.formats.activations,
         cache=setting.formats.activations,
     )
     candidates = replace(history, query_tokens=stem.candidates, past_tokens=stem.history + 1, causal=False, cross=True)
@@ -88,7 +87,7 @@ def attend(block: Attention, setting: Setting, step: Step, *, heads: Size, kv_he
 
 
 def scores(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """A score for each candidate."""
+    """The operators that give each candidate a score."""
     rows, d = step.batch * setting.arch.stem_as(RankingStem).candidates, setting.arch.d_model
     if isinstance(setting.arch.head, Scores):
         yield setting.head_matmul("logits", rows, d, 1)

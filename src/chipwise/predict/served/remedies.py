@@ -17,7 +17,7 @@ Field = Literal["weights", "tp", "batch"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """A change that may make a request fit: fields with their new values."""
+    """A change that may make a request fit in memory: fields of the request with their new values."""
 
     changes: tuple[tuple[Field, str | int], ...]
 
@@ -28,7 +28,7 @@ class Remedy:
 
     @property
     def field(self) -> Field:
-        """The first field that is changed."""
+        """The first of the changed fields."""
         return self.changes[0][0]
 
     @property
@@ -52,8 +52,10 @@ class Remedy:
 def remedies_of(
     *, runtime: Runtime, device: DeviceProfile, weights: str | None, tp: int, batch: int
 ) -> Sequence[Sequence[Remedy]]:
-    """Lists of remedies, each with the smallest change first: narrower weights that the runtime reads, more devices (if
-    the chip can be combined), and fewer requests in flight.
+    """Three lists of remedies, each with the smallest change first.
+
+    The lists are: weight formats with fewer bits that the runtime can read, more devices (if several such chips can be
+    combined), and fewer requests in flight.
     """
     most = most_devices(device, runtime)
     return (
@@ -64,6 +66,6 @@ def remedies_of(
 
 
 def together(sorts: Sequence[Sequence[Remedy]]) -> list[Remedy]:
-    """Remedies that combine narrower weights with more devices, if neither alone is enough."""
+    """Remedies for when no single change is enough: fewer bits per weight on the largest number of devices."""
     weights, devices, _ = sorts
     return [Remedy(changes=(*each.changes, *devices[-1].changes)) for each in weights] if devices else []

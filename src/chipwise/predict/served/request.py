@@ -1,4 +1,4 @@
-"""A request for an estimate: its fields, checked, with all names resolved."""
+"""A request for an estimate. Its fields are checked, and its names are resolved to models, devices and formats."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ MAX_TOKENS = 100_000_000
 class Request:
     """A request for an estimate. ``batch`` is the number of requests in flight over all attention replicas.
 
-    ``cached_tokens`` of each prompt are in the cache and not recomputed; memory is counted as if each request had its
-    own copy. Layers numbered in ``wide_layers`` keep their matrices in the format of the activations. With ``images``,
-    their tokens are added to the prompt, and the vision tower is held in memory and run.
+    ``cached_tokens`` of each prompt are in the cache and not computed again; memory is counted as if each request had
+    its own copy of them. The matrices of the layers in ``wide_layers`` keep the format of the activations. The tokens
+    of ``images`` are added to the prompt, and the vision tower is held in memory and run.
     """
 
     model: str | Path | ArchSpec
@@ -69,7 +69,7 @@ class Request:
         if not 0 <= self.images <= MAX_IMAGES:
             raise SpecError(f"must be from 0 to {MAX_IMAGES:,}, not {self.images}", field="images")
         if not 0 <= self.audio_s <= LONGEST_S:
-            raise SpecError(f"must be from 0 to a day of seconds, not {self.audio_s}", field="audio_s")
+            raise SpecError(f"must be from 0 to 86,400 s (a day), not {self.audio_s}", field="audio_s")
         if not 0 <= self.cached_tokens < self.prompt_tokens:
             raise SpecError(
                 f"must be from 0 to one less than the prompt's {self.prompt_tokens:,}, not {self.cached_tokens}",
@@ -85,14 +85,15 @@ class Request:
         return self.deployment.device
 
     def but(self, **changes: Any) -> Request:
-        """Returns the request with changed fields, its own or its deployment's."""
+        """Returns a copy with ``changes``, which name fields of the request or of its deployment."""
         return changed(self, changes)
 
 
 def listening(model: str | Path | ArchSpec, audio_s: float | None) -> tuple[str | Path | ArchSpec, float]:
-    """Adapts the model to ``audio_s`` seconds of sound; returns the model and the seconds that a tower reads.
+    """Adapts the model to ``audio_s`` seconds of sound; returns the model, and the seconds that its tower reads.
 
-    If the model has an audio stem, the sound is the whole request, and None means its usual length.
+    If the model has an audio stem instead of a tower, the request is only the sound. ``audio_s`` None means the model's
+    usual length.
 
     Raises:
         SpecError: The model does not take audio, or not audio of this length.
@@ -113,7 +114,7 @@ def names_of(request: Request) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A request with its names resolved. Requests with equal settings and devices are priced together."""
+    """The model, device and formats that a request names. If all are equal, requests are estimated together."""
 
     setting: Setting
     device: DeviceProfile
@@ -125,7 +126,7 @@ def resolved(request: Request) -> Resolved:
 
     Raises:
         UnknownName: A model, device, runtime or format is unknown; the message suggests similar names.
-        SpecError: The plan does not divide the model.
+        SpecError: A parallel degree does not divide the model.
         Unsupported: The runtime does not run on the device, or does not read the weights.
     """
     model, device = _named(request.model), _named(request.device)
@@ -142,6 +143,9 @@ def resolved(request: Request) -> Resolved:
         request.images > 0,
         request.audio_s > 0,
     )
+
+
+_runtime_named = functools.lru_cache(maxsize=256)(runtime_named)
 
 
 @functools.lru_cache(maxsize=65_536)
@@ -162,7 +166,7 @@ def _resolved(
     for kind, given, asked in ((IMAGE, "images", images), (SOUND, "audio_s", sound)):
         if asked and not any(place_of(tower) == kind for tower in arch.towers):
             if arch.reads == kind == IMAGE:
-                said = "reads one image in each request by itself; leave images out"
+                said = "reads one image in each request by itself; do not set images"
             else:
                 said = "has no tower that " + (f"reads images, as {THAT_SEES} has" if kind == IMAGE else "hears")
             raise SpecError(f"{arch.name} {said}", field=given)
@@ -180,7 +184,7 @@ def _resolved(
     if weights is not None and mixed(weights) and format_name(weights) not in FORMATS:
         stated = read_formats(weights, len(arch.layers))
         if stated.matrices:
-            raise SpecError("formats per matrix can only be priced on a calibrated machine", field="weights")
+            raise SpecError("formats per matrix can only be estimated on a calibrated machine", field="weights")
         weights, layers = stated.head, stated.layers
     name = model if isinstance(model, str) else None
     found_runtime, weights = _served(arch, name, found, runtime, weights)
@@ -199,29 +203,24 @@ def _resolved(
 def _served(
     arch: ArchSpec, name: str | None, device: DeviceProfile, runtime: str | Runtime | None, weights: str | None
 ) -> tuple[Runtime, str | None]:
-    """The named runtime and weights, else the chip's defaults.
+    """The runtime and the weight format that a request names, or else the chip's defaults.
 
     Raises:
         Unsupported: The runtime does not run on the device, or does not read the weights.
     """
-    unnamed, decoder = weights in (None, OWN), _decodes(arch)
+    unnamed, decoder = weights in (None, OWN), arch.causal and not arch.encoder
     shipped = default_weights(name) if name is not None and unnamed else None
     stated = shipped if unnamed else weights
     stored = None if stated is None else weight_format(format_name(stated))
     if runtime is None:
         runtime = default_runtime(device, stored, images=not arch.reads_tokens, one_user=decoder)
-    found = on_device(_runtime(runtime) if isinstance(runtime, str) else runtime, device)
+    found = on_device(_runtime_named(runtime) if isinstance(runtime, str) else runtime, device)
     if unnamed:
         weights = default_format(device, found, shipped, own=weights == OWN or not decoder)
     if weights is not None:
         weights = format_in(found, weights)
         check_reads(found, weights)
     return found, weights
-
-
-def _decodes(arch: ArchSpec) -> bool:
-    """Whether the model is a text decoder."""
-    return arch.causal and not arch.encoder
 
 
 def _keeping(formats: Formats, wide_layers: frozenset[int], arch: ArchSpec) -> Formats:
@@ -232,19 +231,20 @@ def _keeping(formats: Formats, wide_layers: frozenset[int], arch: ArchSpec) -> F
 
 
 def _named(given: str | Path | T) -> str | T:
-    """A path or name as text.
+    """Converts a path to text; names and objects stay as they are.
 
     Raises:
-        SpecError: The name is None.
+        SpecError: ``given`` is None.
     """
     if given is None:
-        raise SpecError("a model and a device are needed, not None")
+        raise SpecError("a request needs a model and a device, but one of them is None")
     return os.fspath(given) if isinstance(given, os.PathLike) else given
 
 
 def _changed(name: object) -> int:
-    """Time in nanoseconds at which a file, or a folder's config, was last changed, as part of a cache key; 0 if
-    ``name`` is not a file.
+    """Time in nanoseconds at which a file was last changed, for use in cache keys.
+
+    For a folder, it is the time of the folder's ``config.json``. 0 if there is no such file.
     """
     if not isinstance(name, str):
         return 0
@@ -275,7 +275,7 @@ def taken_for(model: object, device: object = None) -> list[str]:
     if isinstance(device, str):
         try:
             found.append(datasheet.said_of(device))
-        except AmbiguousName:  # resolved by its runtime
+        except AmbiguousName:  # the runtime resolves the ambiguity
             found.append(f"{device} was sold with chips of several makers: taken as the one on which the runtime runs")
     return [each for each in found if each is not None]
 
@@ -300,7 +300,7 @@ def _remark(model: str, changed: int) -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def _device(name: str, changed: int, runtime: str | None = None) -> DeviceProfile:
-    """The sheet; of a phone that was sold with chips of two makers, that on which a maker's own runtime runs."""
+    """The data sheet of a device; for a phone sold with chips of two makers, the chip on which ``runtime`` runs."""
     try:
         return datasheet.load(name)
     except AmbiguousName as error:
@@ -310,11 +310,6 @@ def _device(name: str, changed: int, runtime: str | None = None) -> DeviceProfil
         if len(own) != 1:
             raise
         return own[0]
-
-
-@functools.lru_cache(maxsize=256)
-def _runtime(name: str) -> Runtime:
-    return runtime_named(name)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -327,5 +322,5 @@ def _formats(
 
 
 def problem_of(error: ChipwiseError) -> str:
-    """An error's message as a table cell."""
+    """An error's message as one line for a table cell."""
     return " ".join(str(error).split())

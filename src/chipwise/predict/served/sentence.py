@@ -1,4 +1,4 @@
-"""Lowers the stem of text classifiers: look-ups in the word table, the matrix after them, and positions."""
+"""Lowers the stem of text classifiers: look-ups in the word table, a matrix to the model's width, and positions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
 
 def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Word look-ups, the matrix if rows are narrow, and position look-ups."""
+    """The operators of the stem: word look-ups, a matrix if the table is narrower than the model, position look-ups."""
     own = setting.arch.stem_as(SentenceStem)
     d = setting.arch.d_model
     yield setting.table("stem.words", step.tokens, own.table_width(d), own.words)

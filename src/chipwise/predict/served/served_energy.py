@@ -1,8 +1,9 @@
-"""Power, time and energy of models under continuous load, by laws fitted to the boards' own power counters.
+"""Power, time and energy of models under continuous load, by laws fitted to the power counters of GPU boards.
 
-Seconds per token are those of a step divided by its requests, including their share of prompts; the step's time is a
-sum of amounts of work over rates fitted to whole runs of vLLM on H100 and B200 (``predict/whole_runs/sums.py``). Power
-follows from the resulting utilisation of memory and arithmetic, energy from both.
+The time of a step is a sum of amounts of work over rates that were fitted to whole runs of vLLM on H100 and B200
+(``predict/whole_runs/sums.py``). It includes the prompts that are processed per step on average. The seconds per token
+are this time divided by the number of requests in flight. Power follows from the utilisation of memory and arithmetic,
+and energy from power and time.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SORT = "lm-arena-chat"  # the kind of work in the fitted runs that represents pl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLoad:
-    """The load of a model on several devices: requests in flight, tokens per prompt and answer, kind of work."""
+    """The load of a model on one or several devices: requests in flight, tokens per prompt and answer, kind of work."""
 
     setting: Setting  # its plan describes one device's share
     device: DeviceProfile
@@ -47,21 +48,24 @@ class StepLoad:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Names of the deviations that apply to a run's terms."""
+        """Properties that this run shares with other runs, such as its GPU and its number of devices.
+
+        Fitted rates have a deviation for each of these properties.
+        """
         gpu, bits = self.device.name, self.setting.formats.weights
         experts = any(isinstance(layer.ffn, MixtureOfExperts) for layer in self.setting.arch.layers)
         kind = "experts" if experts else "dense"
         return gpu, kind, f"{gpu}|{kind}", f"n{self.devices}", f"{gpu}|n{self.devices}", bits, f"{gpu}|{self.sort}"
 
     def held(self) -> float:
-        """Number of requests that fit in memory at once."""
+        """How many of the requests fit in memory at once."""
         asked = np.array([self.requests])
         whole = np.array([max(1, (self.prompt_tokens + self.new_tokens) // 2)])
         return float(sequences_held(self.setting, self.device, asked, whole)[0]) if self.requests > 1 else 1.0
 
 
 def shared(setting: Setting, devices: int) -> Setting:
-    """``setting`` with products split over the largest number of ``devices`` that divides the model."""
+    """``setting`` with matrices split over ``devices`` devices, or over fewer if the model does not divide evenly."""
     for tp in (devices, devices // 2, devices // 4, 1):
         if tp >= 1:
             try:
@@ -73,7 +77,10 @@ def shared(setting: Setting, devices: int) -> Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenWork:
-    """One device's work for one step of all requests, including its share of prompts, in seconds at full rates."""
+    """One device's work for one step of all requests, including the prompts that are processed per step on average.
+
+    Fields in seconds assume the data sheet's rates.
+    """
 
     memory_s: float
     cache_s: float
@@ -86,7 +93,7 @@ class TokenWork:
 
     @classmethod
     def of(cls, load: StepLoad) -> TokenWork:
-        """The work of a load's average step."""
+        """The work of an average step under ``load``."""
         requests = load.held()
         batch, ones = np.array([max(1, round(requests))]), np.ones(1, np.int64)
         past = np.array([load.prompt_tokens + load.new_tokens // 2])
@@ -107,7 +114,7 @@ class TokenWork:
         )
 
     def shares(self, step_s: float) -> Shares:
-        """Shares of a step of ``step_s`` seconds that memory, compute and attention take."""
+        """Utilisation of memory, and of compute (in total and by prompts alone), in a step of ``step_s`` seconds."""
         return Shares(
             memory=(self.memory_s + self.cache_s) / step_s,
             compute=(self.decode_s + self.prompt_s) / step_s,
@@ -116,7 +123,7 @@ class TokenWork:
 
 
 def step_law(load: StepLoad, work: TokenWork) -> Law:
-    """The summands of the seconds of an average step of all requests."""
+    """The amounts of work in an average step; ``whole_runs/sums.py`` predicts the step's seconds from them."""
     levels = load.levels
     task = f"task {load.sort}"
     law = [
@@ -145,19 +152,19 @@ def constants() -> dict[str, Constants]:
 def served_power(
     setting: Setting, device: DeviceProfile, *, requests: int, prompt_tokens: int, new_tokens: int
 ) -> dict[str, Predicted]:
-    """Watts of all devices, and joules of a new token, at a constant number of requests in flight.
+    """Watts of all devices, and joules per new token, at a constant number of requests in flight.
 
-    Prompts are processed between steps, so the energy per token includes its share of a prompt.
+    The energy per token includes the token's share of its request's prompt.
 
     Args:
         setting: Model, formats and plan; all devices of the plan draw power.
         device: The kind of device.
-        requests: Requests in flight over all devices; reduced to those that fit in memory.
+        requests: Requests in flight over all devices. If not all fit in memory, as many as fit are used.
         prompt_tokens: Prompt tokens per request.
         new_tokens: New tokens per request.
 
     Raises:
-        Unsupported: The case is not covered; the laws were fitted to vLLM on NVIDIA's data-centre GPUs.
+        Unsupported: The laws, which were fitted to vLLM on NVIDIA's data-centre GPUs, do not cover the request.
     """
     held = constants()
     seen = device.vendor in held["tokens_w"].vendors and device.level("dram").technology.startswith("HBM")

@@ -1,16 +1,19 @@
-"""Sharding of training states over data-parallel replicas: ZeRO's stages; stage 3 is FSDP's full shard.
+"""Sharding of training states over data-parallel replicas by ZeRO's stages; stage 3 is the full sharding of FSDP.
 
-A parameter takes 2 bytes of weight, 2 of gradient and 12 of optimiser (master weight and Adam's two moments). Each of N
-replicas holds 1/N of the optimiser's share from stage 1, of the gradients' from stage 2, of the weights' in stage 3.
+A parameter takes 2 bytes as a weight, 2 bytes for its gradient, and 12 bytes for optimiser states (a master weight and
+Adam's two moments). From stage 1 on, each of N replicas holds only 1/N of the optimiser states. From stage 2 on, it
+also holds only 1/N of the gradients, and in stage 3 also only 1/N of the weights.
 
-Communication per step, in multiples of all weights: stage 0 all-reduces the gradients (2). Stages 1 and 2
-reduce-scatter them and all-gather the new weights (1 + 1). Stage 3 gathers the weights before the forward and again
-before the backward pass, and reduce-scatters the gradients (1 + 1 + 1). Stages 2 and 3 do so for every microbatch,
-since no replica has room for all gradients; in stage 2, weights are gathered only once.
+Communication per step is counted in multiples of all weights. Stage 0 all-reduces the gradients (2). Stages 1 and 2
+reduce-scatter the gradients and all-gather the new weights (1 + 1). Stage 3 gathers the weights before the forward pass
+and again before the backward pass, and reduce-scatters the gradients (1 + 1 + 1). Stages 2 and 3 reduce-scatter for
+each microbatch, because no replica has room for all gradients. In stage 2 weights are gathered once per step, in stage
+3 for each microbatch.
 
 References:
     Rajbhandari et al. 2019, ZeRO, arXiv:1910.02054, sections 5 (memory) and 7 (communication).
-    Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277: units are gathered one in advance and freed after use.
+    Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277: each unit is gathered while the unit before it is
+    computed, and freed after use.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ STAGES = 3
 
 
 def check_stage(zero: int, plan: Plan) -> None:
-    """Checks that the states of ``plan`` can be sharded by stage ``zero``.
+    """Checks that training states can be sharded by stage ``zero`` in ``plan``.
 
     Raises:
         SpecError: The stage does not exist, or its cost is not modelled.
@@ -50,8 +53,8 @@ def states_bytes(parameters: float, zero: int, replicas: int) -> float:
 def gathered_bytes(in_layers: float, depth: int, parameters: float) -> float:
     """Bytes of the unsharded parameters that stage 3 holds at once.
 
-    These are the weights outside the layers, those of one layer and of the next (gathered ahead), and one layer's
-    gradients.
+    These are the weights outside the layers, the weights of the current layer and of the next layer (gathered ahead),
+    and the gradients of one layer.
     """
     layer = in_layers / depth
     return WEIGHT_BYTES * (parameters - in_layers + min(2, depth) * layer) + GRADIENT_BYTES * layer
@@ -68,10 +71,10 @@ def communication_s(
     forward_s: float,
     backward_s: float,
 ) -> float:
-    """Seconds of a step's communication among replicas that are not hidden behind computation.
+    """Seconds by which communication among replicas makes a step longer.
 
-    Communication for a pass overlaps with it; gathering new weights after the optimiser (stages 1 and 2) does not
-    overlap.
+    Communication for the forward or the backward pass overlaps with that pass. Gathering new weights after the
+    optimiser (stages 1 and 2) does not overlap with computation.
     """
     if plan.dp == 1:
         return 0.0

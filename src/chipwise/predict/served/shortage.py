@@ -1,4 +1,4 @@
-"""Explains a lack of memory: how much is missing, and the nearest change that fits."""
+"""Explains a lack of memory: how much is missing, and the smallest changes that would make the model fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.errors import ChipwiseError, Unsupported
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import platform_of
-from chipwise.predict.served.groups import Group, cost_groups, grouped, memory_of
+from chipwise.predict.served.groups import Group, cost_groups, grouped, groups_of, memory_of
 from chipwise.predict.served.memory import DeviceMemory
 from chipwise.predict.served.remedies import Remedy, remedies_of, together
 from chipwise.predict.served.request import Request
@@ -22,7 +22,7 @@ NOTHING = "neither a narrower format, nor more devices, nor fewer requests would
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitting:
-    """A change that makes a request fit, and the bytes that the request then needs on each device."""
+    """A change that makes a request fit in memory, and the bytes that it then needs on each device."""
 
     remedy: Remedy
     needed_bytes: float
@@ -44,19 +44,19 @@ class Fitting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortage:
-    """A request that does not fit: needed and available bytes on each device, and alternatives."""
+    """Why a request does not fit in memory: needed and available bytes on each device, and alternatives."""
 
     said: str  # message with the missing memory and its contents
     devices: int
     needed_bytes: float
     held_said: str  # text for the available memory
     fitting: tuple[Fitting, ...]
-    chip: str | None  # the smallest chip on which it fits, if no change helps
-    limit_mib: int | None = None  # limit on GPU memory in macOS with which it fits
+    chip: str | None  # the smallest chip on which the request fits, if no change helps
+    limit_mib: int | None = None  # limit on GPU memory in macOS with which the request fits
 
     @property
     def line(self) -> str:
-        """The first line of an answer: ``does not fit: needs 17.3 GB, has 12.9 GB; q8_0 fits (9.6 GB)``."""
+        """A summary such as ``does not fit: needs 17.3 GB, has 12.9 GB; q8_0 fits (9.6 GB)``."""
         each = " on each device" if self.devices > 1 else ""
         needs = f"needs {units.show(self.needed_bytes, 'bytes')}{each}, has {self.held_said}"
         fitting = ", or ".join(each.text for each in self.fitting) or self._else
@@ -64,7 +64,7 @@ class Shortage:
 
     @property
     def message(self) -> str:
-        """The error message: missing memory, its contents, and options that would fit."""
+        """The error message: what the memory would hold, how much is missing, and options that would fit."""
         return f"{self.said}; {would_fit(self.fitting) if self.fitting else self._else}{self._raised}"
 
     @property
@@ -74,11 +74,11 @@ class Shortage:
 
     @property
     def _else(self) -> str:
-        return NOTHING if self.chip is None else f"{NOTHING}; {self.chip} would hold it"
+        return NOTHING if self.chip is None else f"{NOTHING}; {self.chip} has enough memory"
 
 
 def would_fit(fitting: Sequence[Fitting]) -> str:
-    """Text that lists the changes that fit, with their options."""
+    """Text that lists the command-line options that would make a request fit."""
     return f"{' or '.join(each.remedy.option for each in fitting)} would fit" if fitting else NOTHING
 
 
@@ -97,10 +97,10 @@ def shortage_text(group: Group, memory: DeviceMemory, i: int) -> str | None:
 
 
 def shortages(requests: Sequence[Request]) -> list[Shortage | None]:
-    """The shortage of each request, with the smallest changes that help; None if the request fits or has an error.
+    """The shortage of each request, with the smallest changes that help; None if the request fits or is invalid.
 
-    Narrower weights, more devices and fewer requests in flight are tried, each with the smallest change first; then
-    narrower weights together with more devices.
+    Three kinds of changes are tried, each with the smallest change first: a weight format with fewer bits, more
+    devices, and fewer requests in flight. If none is enough, fewer bits are tried together with more devices.
     """
     groups, _ = grouped(requests)
     short: dict[int, tuple[Group, DeviceMemory, int, str]] = {}
@@ -117,15 +117,14 @@ def shortages(requests: Sequence[Request]) -> list[Shortage | None]:
 
 
 def changes_that_fit(requests: Sequence[Request]) -> list[tuple[Fitting, ...]]:
-    """The smallest change of each kind with which a request fits.
+    """For each request, the smallest change of each kind that makes the request fit in memory.
+
+    The kinds of changes are those of :func:`shortages`.
 
     Raises:
-        ChipwiseError: The request is wrong.
+        ChipwiseError: A request cannot be estimated.
     """
-    groups, errors = grouped(requests)
-    if errors:
-        raise next(iter(errors.values()))
-    found = _fitting({row: (requests[row], group) for group in groups for row in group.rows})
+    found = _fitting({row: (requests[row], group) for group in groups_of(requests) for row in group.rows})
     return [found[row] for row in range(len(requests))]
 
 
@@ -143,7 +142,7 @@ def _shortage(group: Group, memory: DeviceMemory, i: int, said: str, *, fitting:
 
 
 def _limit_mib(group: Group, needed_bytes: float) -> int | None:
-    """The GPU memory limit on a Mac that would fit the model, if enough is left for macOS."""
+    """The GPU memory limit in MiB that lets the model fit on a Mac; None if too little would be left for macOS."""
     device = group.device
     held_back = device.usable_bytes < device.mem_capacity_bytes
     fits = group.setting.plan.devices == 1 and needed_bytes + LEFT_TO_MACOS <= device.mem_capacity_bytes
@@ -151,7 +150,7 @@ def _limit_mib(group: Group, needed_bytes: float) -> int | None:
 
 
 def _fitting(short: dict[int, tuple[Request, Group]]) -> dict[int, tuple[Fitting, ...]]:
-    """The changes of each request that make it fit."""
+    """Maps the row of each request to the changes that make the request fit in memory."""
     sorts = {
         row: remedies_of(
             runtime=group.setting.runtime,
@@ -171,7 +170,10 @@ def _fitting(short: dict[int, tuple[Request, Group]]) -> dict[int, tuple[Fitting
 def _first_fitting(
     requests: dict[int, Request], sorts: dict[int, Sequence[Sequence[Remedy]]] | dict[int, list[list[Remedy]]]
 ) -> dict[int, tuple[Fitting, ...]]:
-    """The first change of each kind that makes a request fit, by row."""
+    """Maps the row of each request to changes: of each kind, the first one that makes the request fit in memory.
+
+    Both arguments have rows as keys. ``sorts`` lists the changes to try, in one list for each kind.
+    """
     found: dict[tuple[int, int], Fitting] = {}
     left = {(row, i): sort for row, each in sorts.items() for i, sort in enumerate(each)}
     while left:
@@ -179,7 +181,7 @@ def _first_fitting(
         for place, sort in left.items():
             if (fitting := _first_that_fits(requests[place[0]], sort)) is not None:
                 tried[place] = fitting
-        # only pricing reveals formats for which the device has no rate; all are priced together
+        # only an estimate reveals formats for which the device has no rate; all are estimated together
         doubtful = [place for place, (each, group) in tried.items() if _may_lack_a_rate(each.remedy, group)]
         priced = dict(zip(doubtful, cost_groups([tried[place][1] for place in doubtful]), strict=True))
         found |= {place: each for place, (each, _) in tried.items() if not isinstance(priced.get(place), Unsupported)}
@@ -192,7 +194,7 @@ def _after(sort: Sequence[Remedy], tried: Remedy) -> Sequence[Remedy]:
 
 
 def _first_that_fits(request: Request, sort: Sequence[Remedy]) -> tuple[Fitting, Group] | None:
-    """The first change with which the request fits in memory, and the changed request."""
+    """The first change in ``sort`` that makes the request fit in memory, and the changed request's group; else None."""
     for remedy in sort:
         groups, errors = grouped([request.but(**dict(remedy.changes))])
         if errors:
@@ -211,7 +213,10 @@ def _may_lack_a_rate(remedy: Remedy, group: Group) -> bool:
 
 
 def _chip(group: Group, needed_bytes: float) -> str | None:
-    """The chip with the smallest memory that holds ``needed_bytes``, preferably of the same vendor and kind."""
+    """The name of a chip with at least ``needed_bytes`` of memory and support for the runtime.
+
+    Chips of the same vendor and kind come first, then chips with less memory.
+    """
     device = group.device
 
     def far(other: DeviceProfile) -> tuple[bool, bool, float]:
@@ -222,8 +227,5 @@ def _chip(group: Group, needed_bytes: float) -> str | None:
 
 
 def _holds(other: DeviceProfile, group: Group, needed_bytes: float) -> bool:
-    try:
-        enough = other.usable_bytes >= needed_bytes
-    except Unsupported:
-        return False
+    enough = other.known_bytes is not None and other.known_bytes >= needed_bytes
     return enough and platform_of(other) in group.setting.runtime.runs_on

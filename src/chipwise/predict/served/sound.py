@@ -1,4 +1,4 @@
-"""Lowers the stem of audio models: convolutions over samples or frames, and positions."""
+"""Lowers the stem of audio models: convolutions over samples or spectrogram frames, and positions."""
 
 from __future__ import annotations
 
@@ -6,45 +6,35 @@ from collections.abc import Iterator
 
 from chipwise.core.dtypes import Size
 from chipwise.model.kinds.sound.stem import SoundStem
-from chipwise.model.ops.matmul import DENSE_CONV, ConvOp
+from chipwise.model.ops.matmul import DENSE_CONV
 from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
 
 def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """The positions of a request's sound."""
+    """The operators that turn a request's sound into positions."""
     yield from frames(setting.arch.stem_as(SoundStem), setting, step.batch)
 
 
 def frames(block: SoundStem, setting: Setting, batch: Size) -> Iterator[PlacedOp]:
-    """The operators of any audio stem, such as an encoder's; ``setting`` is that of the layers after it."""
+    """The operators of an audio stem; ``setting`` is that of the layers after the stem."""
     for part in _frames(block, setting, batch):
         yield part.inside("stem")
 
 
 def _frames(block: SoundStem, setting: Setting, batch: Size) -> Iterator[PlacedOp]:
-    """Convolutions with norms and activations, the matrix to the model's width, and positions.
+    """The operators of the stem: convolutions with norms and activations, a matrix to the model's width, positions.
 
     ``setting`` is that of the layers after the stem. The activation after a convolution is a separate kernel.
     """
-    formats, d = setting.formats, setting.arch.d_model
-    areas = block.areas()
+    d, areas = setting.arch.d_model, block.areas()
     for i, (conv, into) in enumerate(zip(block.convs, block.conv_inputs(), strict=True)):
         taps = conv.kernel**block.axes
         if conv.groups == 1 and into * taps >= DENSE_CONV:
             yield setting.plain_matmul(f"convs.{i}", batch * areas[i + 1], into * taps, conv.channels, bias=conv.bias)
         else:
-            op = ConvOp(
-                batch=batch,
-                positions=areas[i + 1],
-                in_channels=into,
-                out_channels=conv.channels,
-                taps=taps,
-                groups=conv.groups,
-                input_positions=areas[i],
-                weights=formats.activations,
-                activations=formats.activations,
-                bias=conv.bias,
-            )
+            sizes = {"in_channels": into, "out_channels": conv.channels, "taps": taps, "groups": conv.groups}
+            inputs, outputs = areas[i], areas[i + 1]
+            op = setting.conv(batch=batch, positions=outputs, input_positions=inputs, bias=conv.bias, **sizes)
             yield PlacedOp(place=f"convs.{i}", op=op)
         values = batch * areas[i + 1] * conv.channels
         if conv.norm != "none":
@@ -58,17 +48,8 @@ def _frames(block: SoundStem, setting: Setting, batch: Size) -> Iterator[PlacedO
     if block.matrix:
         yield setting.plain_matmul("matrix", tokens, block.values, d, bias=True)
     if block.position_taps:
-        op = ConvOp(
-            batch=batch,
-            positions=block.tokens,
-            in_channels=d,
-            out_channels=d,
-            taps=block.position_taps,
-            groups=block.position_groups,
-            weights=formats.activations,
-            activations=formats.activations,
-            bias=True,
-        )
+        sizes = {"in_channels": d, "out_channels": d, "taps": block.position_taps, "groups": block.position_groups}
+        op = setting.conv(batch=batch, positions=block.tokens, bias=True, **sizes)
         yield PlacedOp(place="positions", op=op)
         yield setting.elementwise("positions.gelu", "gelu", tokens * d)
         yield setting.elementwise("positions.add", "add", tokens * d)

@@ -1,10 +1,11 @@
-"""A law for passes of serving engines on chips without kernel timings; it is fitted to whole runs.
+"""A law for the time of a pass in serving engines on chips without kernel timings. It was fitted to whole runs.
 
-Kernels of vLLM and similar engines were only timed on NVIDIA's GPUs. For other vendors' chips only whole runs are
-known: batches of equal requests that start together, timed until the last has ended. Their time is a sum of amounts of
-work (from lowering and the data sheet) over fitted rates (``predict/whole_runs/sums.py``): reading weights,
-multiplying, reading the cache, collectives, and host time per step, kernel and sequence. Rates have a common term and
-deviations by engine, vendor, device, and engine with number of devices.
+The kernels of vLLM and similar engines were only timed on NVIDIA's GPUs. For chips of other vendors, only whole runs
+were published: batches of equal requests that start together, timed until the last request has ended. The law predicts
+such times as a sum of amounts of work (from lowering and the data sheet) over fitted rates
+(``predict/whole_runs/sums.py``). The amounts are reading weights, multiplying, reading the cache, collectives, and host
+time per step, per kernel and per sequence. Each rate has a common term, and deviations by engine, vendor, device, and
+number of devices.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ FREE_SHARE = 0.9  # share of memory for weights and cache
 WORKSPACE_BYTES = 1e9
 MEAN_HELD = 1.8  # mean cached positions of a sequence relative to its prompt
 BUILT_ALIKE = {"vllm": "vllm", "sglang": "vllm", "deepspeed": "deepspeed"}
-"""For each engine, the engine in the runs whose terms it uses."""
+"""For each engine, the engine in the fitted runs whose terms are used for it."""
 ONE_REQUEST = ("llama.cpp",)  # in llama.cpp's runs, the batch is the number of prompt positions per pass
 UNLISTED_LINK = 50e9  # bytes/s, if the sheet lists no link between devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Engine and devices of a run, which determine its terms."""
+    """The engine and the devices of a run, which determine the terms that apply."""
 
     stack: str
     device: DeviceProfile
@@ -51,24 +52,27 @@ class Where:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Names of the deviations that apply to a run's terms, from the most general to the most specific."""
+        """Properties that this run shares with other runs (engine, vendor, device, …), the most general first.
+
+        Fitted rates have a deviation for each of these properties.
+        """
         device, several = self.device.name, f"tp{self.devices}"
         own = f"{device}|{self.stack}"
         return self.stack, self.device.vendor, device, own, several, f"{own}|{several}"
 
     @property
     def place(self) -> str:
-        """The device with its engine, the key of half-widths."""
+        """The device and the engine, as the key of half-widths."""
         return f"{self.device.name}|{self.stack}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Work of a pass's kernels on one device, by kind; one value per request."""
+    """The work of a pass's kernels on one device, by kind. Arrays have one value per request."""
 
-    weight_bytes: Float64Array  # bytes of weights of products and experts
+    weight_bytes: Float64Array  # bytes of weights of matrix products and experts
     product_flops: Float64Array
-    cache_bytes: Float64Array  # bytes moved by attention and by other kernels between products
+    cache_bytes: Float64Array  # bytes moved by attention and by other kernels between matrix products
     attention_flops: Float64Array
     collective_bytes: Float64Array
     collectives: float
@@ -76,7 +80,7 @@ class Work:
 
     @classmethod
     def of(cls, parts: Sequence[PlacedOp], rows: int) -> Work:
-        """The work of ``parts``."""
+        """The work of the operators ``parts``."""
         sums: dict[str, Size] = dict.fromkeys(("product_bytes", "product_flops", "bytes", "flops", "collective"), 0.0)
         collectives = kernels = 0.0
         for part in parts:
@@ -109,17 +113,17 @@ def _counted(op: Op, count: int) -> tuple[Float64Array, Float64Array]:
 
 
 def pass_law(work: Work, where: Where, *, prompt: bool, sequences: Size, times: Size = 1.0) -> list[Amount]:
-    """The summands of one pass, times ``times``.
+    """The amounts of work of ``times`` equal passes; ``whole_runs/sums.py`` predicts the passes' seconds from them.
 
     Args:
-        work: Work of the pass's kernels.
+        work: Work of the kernels of one pass.
         where: Engine and devices.
         prompt: Whether the pass processes a prompt instead of decoding.
-        sequences: Number of decoded sequences; 0 for a prompt's pass.
+        sequences: Number of decoding sequences; 0 for a pass over a prompt.
         times: Number of passes.
 
     Raises:
-        Unsupported: The device lists no rate for 16-bit products.
+        Unsupported: The device lists no rate for 16-bit matrix products.
     """
     device = where.device
     bandwidth, peak = device.mem_bandwidth_bytes_per_s, peak_flops_per_s(device)
@@ -147,20 +151,18 @@ def pass_law(work: Work, where: Where, *, prompt: bool, sequences: Size, times: 
 
 
 def peak_flops_per_s(device: DeviceProfile) -> float:
-    """Dense rate of 16-bit products.
+    """Dense rate of 16-bit matrix products.
 
     Raises:
-        Unsupported: The sheet lists no such rate.
+        Unsupported: The sheet lists no rate for 16-bit matrix products.
     """
-    for name in (DType.BF16, DType.FP16, DType.FP32):
-        rate = device.peak_flops_per_s.get(name)
-        if rate:
-            return rate
+    if rate := device.rate(DType.BF16, DType.FP16, DType.FP32):
+        return rate
     raise Unsupported(f"{device.name} lists no rate for 16-bit products")
 
 
 def link_bytes_per_s(device: DeviceProfile) -> float:
-    """Bandwidth of the fastest link between devices."""
+    """Bandwidth of the fastest link between devices, or ``UNLISTED_LINK`` if the data sheet lists none."""
     found = [link.bandwidth.number for link in device.links if link.to == "device"]
     return max(found, default=UNLISTED_LINK)
 
@@ -168,7 +170,7 @@ def link_bytes_per_s(device: DeviceProfile) -> float:
 def sequences_held(
     setting: Setting, device: DeviceProfile, batch: npt.NDArray[np.int64], length: npt.NDArray[np.int64]
 ) -> Float64Array:
-    """Number of sequences that fit in memory at once, at least one; the others wait."""
+    """Number of sequences that fit in memory at once, at least one; all other sequences wait."""
     one = np.ones(1, np.int64)
     work = Work.of(lower_pass(setting, Step(batch=one, query_tokens=1, past_tokens=1000 * one)), 1)
     each = float(work.cache_bytes[0]) / 1001
@@ -185,16 +187,17 @@ def constants() -> Constants:
 
 
 def served_where(setting: Setting, device: DeviceProfile) -> Where | None:
-    """Engine and devices of a group that this law prices; None if kernels price it."""
+    """Engine and devices of a setting to which this law applies; None if the law does not apply."""
     if not prices(setting.runtime, setting.arch, device):
         return None
     return Where(stack=BUILT_ALIKE[setting.runtime.name], device=device, devices=setting.plan.tp)
 
 
 def prices(runtime: Runtime, arch: ArchSpec, device: DeviceProfile) -> bool:
-    """Whether this law prices a model's passes: decoders in serving engines, on chips with HBM that are not NVIDIA's.
+    """Whether this law applies: to decoders in a serving engine, on chips with HBM.
 
-    Consumer chips differ too much from the chips in the runs.
+    The chip's vendor must be in the fit, and must not be NVIDIA. Consumer chips are excluded, because they differ too
+    much from the chips in the runs.
     """
     if runtime.name not in BUILT_ALIKE or not arch.causal or arch.encoder:
         return False
@@ -203,7 +206,7 @@ def prices(runtime: Runtime, arch: ArchSpec, device: DeviceProfile) -> bool:
 
 
 def held_situation(where: Where, fold: str | None = None) -> tuple[Situation, float]:
-    """Situation of engine and device in the fit, and half of the 90 % interval of a run, as a logarithm."""
+    """How close the fit is to ``where`` (seen, sibling or unseen), and the log half-width of predictions for it."""
     held, device = constants(), where.device
     left_out = (fold or "none").partition(":")[0]
     found = held.situation(
@@ -222,10 +225,10 @@ def held_situation(where: Where, fold: str | None = None) -> tuple[Situation, fl
 def pass_seconds(
     parts: Sequence[PlacedOp], where: Where, *, rows: int, prompt: bool, sequences: Size, fold: str | None
 ) -> Float64Array:
-    """Seconds of one pass, one value per request.
+    """Predicted seconds of one pass, with one value per request.
 
     Raises:
-        Unsupported: The device lists no rate for 16-bit products.
+        Unsupported: The device lists no rate for 16-bit matrix products.
     """
     law = pass_law(Work.of(parts, rows), where, prompt=prompt, sequences=sequences)
     found: Float64Array = np.broadcast_to(np.asarray(value_of(law, constants().terms(fold)), np.float64), rows).copy()

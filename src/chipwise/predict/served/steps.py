@@ -16,7 +16,7 @@ from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
 CLASSES = ("matmul", "attention", "experts", "collective", "other")
-"""Classes of kernels: products, attention, mixtures of experts, communication, the rest."""
+"""Classes of kernels: matrix products, attention, mixtures of experts, communication, and all others."""
 _CLASS = {
     "matmul": "matmul",
     "grouped_matmul": "experts",
@@ -36,7 +36,10 @@ _CLASS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """A pass to time: the kernels of ``step`` under ``setting`` on ``device``, for ``rows`` requests at once."""
+    """A pass whose time is predicted: the kernels of ``step`` in ``setting`` on ``device``.
+
+    The sizes in ``step`` are numbers or arrays with one value for each of ``rows`` requests.
+    """
 
     setting: Setting
     step: Step
@@ -48,9 +51,9 @@ class Pass:
 class PassTimes:
     """Times of a pass, kernel by kernel.
 
-    ``figures`` has the values of ``kernel_times.FIGURES`` for each part and request, with bytes from memory; ``counts``
-    says how often a pass runs each part, in the row of the part's class. ``saved`` is the share of its reading time
-    that each request's pass saves, because caches keep its bytes.
+    ``figures`` has the values of ``kernel_times.FIGURES`` for each operator and request, if all bytes come from memory.
+    ``counts`` says how often a pass runs each operator, in the row of the operator's class. ``saved`` says, for each
+    request, which share of the pass's time spent waiting for memory is saved because caches keep its bytes.
     """
 
     parts: tuple[PlacedOp, ...]
@@ -61,7 +64,7 @@ class PassTimes:
 
     @classmethod
     def of(cls, parts: tuple[PlacedOp, ...], figures: Float64Array, situations: tuple[Situation, ...]) -> PassTimes:
-        """The times of ``parts``, with bytes from memory."""
+        """The times of the operators ``parts``, if all bytes come from memory."""
         counts = np.zeros((len(CLASSES), len(parts)))
         for p, part in enumerate(parts):
             counts[CLASSES.index(class_of(part.op.kind)), p] = part.count
@@ -69,24 +72,24 @@ class PassTimes:
 
     @property
     def kernels(self) -> int:
-        """Kernels launched in one pass of one request."""
+        """Number of kernels that one pass launches."""
         return sum(part.count for part in self.parts)
 
     @property
     def kernel_s(self) -> Float64Array:
-        """Seconds of one launch of each kernel alone, (parts, requests)."""
+        """Seconds of one call of each kernel, timed alone, (parts, requests)."""
         found: Float64Array = self.figure("latency_s") - self.saved * self.figure("reading_s")
         return found
 
     @property
     def reading_s(self) -> Float64Array:
-        """Seconds for which a pass waits for memory, if no cache keeps its bytes, (requests,)."""
+        """Seconds for which a pass would wait for memory if no cache kept its bytes, (requests,)."""
         found: Float64Array = self.counts.sum(axis=0) @ self.figure("reading_s")
         return found
 
     @property
     def memory_s(self) -> Float64Array:
-        """Bytes of all kernels of a pass over the memory's bandwidth, (requests,)."""
+        """Bytes of all kernels of a pass, divided by the memory bandwidth, (requests,)."""
         found: Float64Array = self.counts.sum(axis=0) @ self.figure("memory_s")
         return found
 
@@ -97,20 +100,19 @@ class PassTimes:
 
     @property
     def latency_s(self) -> Float64Array:
-        """Seconds of all kernels, one after another."""
+        """Seconds of all kernels of a pass, which run one after another."""
         return self.class_s(*CLASSES)
 
     def class_s(self, *classes: str) -> Float64Array:
-        """Seconds of the kernels of some of ``CLASSES``, each timed alone."""
+        """Total seconds of the kernels of some of ``CLASSES``, each timed alone."""
         total: Float64Array = self._counts(classes) @ self.kernel_s
         return total
 
     def busy_s(self, *classes: str, scale: float = 1.0) -> Float64Array:
-        """Seconds of kernels of some ``CLASSES`` without launches, which captured graphs hide; never below the limits.
+        """Seconds of the kernels of some of ``CLASSES`` without their launches, which captured graphs hide.
 
-        A kernel's floor is its time without any work (its launch, a separate quantisation kernel). ``scale`` is a
-        kernel's time in serving over its time measured alone. No kernel is faster than the chip's rates allow, unless a
-        cache keeps its bytes.
+        ``scale`` is a kernel's time in serving divided by its time when measured alone. No kernel is faster than the
+        chip's rates allow, unless a cache keeps its bytes.
         """
         limit = np.maximum(self.figure("compute_s"), self.figure("memory_s"))
         alone_s = np.maximum(scale * (self.figure("latency_s") - self.figure("launch_s")), limit)
@@ -118,21 +120,22 @@ class PassTimes:
         return total
 
     def _counts(self, classes: Sequence[str]) -> Float64Array:
-        """Number of times a pass runs each part; 0 for parts of other classes."""
+        """How often a pass runs each operator of the named classes; 0 for operators of other classes."""
         counts: Float64Array = self.counts[[CLASSES.index(name) for name in classes]].sum(axis=0)
         return counts
 
     @property
     def log_halfwidth(self) -> Float64Array:
-        """Log half-width of the sum's 90 % interval, assuming fully correlated errors of kernels."""
+        """Log half-width of the 90 % interval of ``latency_s``, if the errors of all kernels are fully correlated."""
         spread: Float64Array = self.counts.sum(axis=0) @ (self.kernel_s * self.figure("log_halfwidth"))
         return spread / self.latency_s
 
     @property
     def situation(self) -> Situation:
-        """The worst situation (seen, sibling, unseen) among products, attention and experts, which dominate the time.
+        """The worst situation (seen, sibling, unseen) among matrix products, attention and experts.
 
-        Grouped products for the heads of latent attention were never measured and do not count.
+        These kernels dominate the time. Grouped matrix products for the heads of latent attention were never measured
+        and do not count.
         """
         order: tuple[Situation, ...] = ("unseen", "sibling", "seen")
         fitted = [
@@ -144,12 +147,12 @@ class PassTimes:
 
 
 def class_of(kind: str) -> str:
-    """Class of an operator."""
+    """The class of ``CLASSES`` to which an operator of this kind belongs."""
     return _CLASS.get(kind, "other")
 
 
 def time_passes(passes: Sequence[Pass], *, fold: str | None = None) -> list[PassTimes]:
-    """Times of all passes. Kernels that differ only in sizes are priced together.
+    """Predicts the times of passes. Kernels that differ only in their sizes are evaluated together.
 
     Raises:
         Unsupported: A device has no rate for a kernel.

@@ -1,6 +1,6 @@
-"""Estimates for whole tables: each row gets an answer, or the reason why there is none.
+"""Estimates for whole tables: each row gets an estimate, or the reason why there is none.
 
-Rows that share model, device, runtime, formats and plan are priced together.
+Rows with the same model, device, runtime, formats and plan are estimated together.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from chipwise.core.files import check_output
 from chipwise.errors import ChipwiseError, SpecError, Unsupported, short
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.energy import Energies, energies
-from chipwise.predict.served.estimate import bound_of, fitting_requests, waiting
-from chipwise.predict.served.groups import Group, GroupCost, cost_groups, grouped, memory_of
+from chipwise.predict.served.estimate import bound_of, priced, waiting
+from chipwise.predict.served.groups import GroupCost
 from chipwise.predict.served.plan import node_plan
 from chipwise.predict.served.request import IMAGE_SIZE, Request, listening, problem_of, taken_for
 from chipwise.predict.served.shortage import shortage_text
@@ -43,7 +43,7 @@ ANSWERED = (
     "error",
 )
 Other = Callable[[Mapping[str, str]], Mapping[str, object] | None]
-BLOCK = 32_768  # rows priced at once
+BLOCK = 32_768  # rows estimated at once
 
 
 def estimate_file(
@@ -54,9 +54,11 @@ def estimate_file(
     progress: Callable[[int, int], None] | None = None,
     other: Other | None = None,
 ) -> tuple[int, int]:
-    """Writes the CSV file ``path`` with answers to ``out``; returns the number of rows and of failed rows.
+    """Writes the rows of the CSV file ``path`` with their estimates to ``out``.
 
-    Unknown columns are copied after the known ones. ``other`` answers rows of other models than these laws price.
+    The output has the columns of the request, then all other columns of the table, then the columns of the estimate.
+    ``other`` estimates rows whose models are predicted by formulas that were fitted to whole runs. Returns the number
+    of rows, and the number of rows with an error.
 
     Raises:
         SpecError: The file cannot be read as a table, or lacks a column.
@@ -77,7 +79,7 @@ def estimate_file(
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Pauses the cyclic garbage collector, which would take a sixth of the time without freeing anything."""
+    """Pauses the cyclic garbage collector, which would take 1/6 of the time without freeing anything."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -90,7 +92,7 @@ def _no_collection() -> Iterator[None]:
 def estimate_rows(
     rows: Sequence[Mapping[str, str]], *, fold: str | None = None, other: Other | None = None
 ) -> list[dict[str, object]]:
-    """The rows in order, with their answers. ``error`` is the reason why a row has no answer, else empty."""
+    """The rows in order, with their estimates. ``error`` is the reason why a row has no estimate, or empty."""
     answers: list[dict[str, object]] = [{**row, "error": ""} for row in rows]
     requests: list[Request] = []
     places: list[int] = []
@@ -110,18 +112,13 @@ def estimate_rows(
 def _answer(
     answers: list[dict[str, object]], requests: Sequence[Request], places: Sequence[int], *, fold: str | None
 ) -> None:
-    """Fills in the answers to ``requests``, for as many concurrent requests as fit in memory."""
-    groups, errors = grouped(requests)
+    """Writes the estimate, or the error, of each of ``requests`` into its row of ``answers``."""
+    costs, errors, lacking = priced(requests, fold=fold)
     for i, problem in errors.items():
         answers[places[i]]["error"] = problem_of(problem)
-    fitting = [group for each in groups if (group := _fitting(answers, places, each)) is not None]
-    costs: list[GroupCost] = []
-    for group, found in zip(fitting, cost_groups(fitting, fold=fold), strict=True):
-        if isinstance(found, Unsupported):
-            for i in group.rows:
-                answers[places[i]]["error"] = problem_of(found)
-        else:
-            costs.append(found)
+    for i, (group, memory, place) in lacking.items():
+        needed = round(float(memory.peak_bytes[place]))
+        answers[places[i]] |= {"error": shortage_text(group, memory, place), "peak_memory_bytes": needed}
     for cost, energy in zip(costs, energies(costs), strict=True):
         _fill(answers, [places[i] for i in cost.group.rows], cost, energy)
         for i, fits in zip(cost.group.rows, cost.group.in_flight.tolist(), strict=True):
@@ -130,23 +127,6 @@ def _answer(
                 row["provenance"] = f"{row['provenance']}; {waiting(fits, request.batch)}"
             for said in taken_for(request.model, request.device):
                 row["provenance"] = f"{row['provenance']}; {said}"
-
-
-def _fitting(answers: list[dict[str, object]], places: Sequence[int], group: Group) -> Group | None:
-    """The group with as many concurrent requests as fit; rows in which none fits get the reason."""
-    try:
-        memory = memory_of(group)
-    except Unsupported as error:
-        for i in group.rows:
-            answers[places[i]]["error"] = problem_of(error)
-        return None
-    fits = fitting_requests(group, memory)
-    for i in np.flatnonzero(fits == 0).tolist():
-        answers[places[group.rows[i]]] |= {
-            "error": shortage_text(group, memory, i),
-            "peak_memory_bytes": round(float(memory.peak_bytes[i])),
-        }
-    return group.served(fits) if fits.any() else None
 
 
 def request_of(row: Mapping[str, str]) -> Request:
@@ -189,7 +169,7 @@ def _request(row: Mapping[str, str], tp: int, dp: int, ep: int) -> Request:
 
 
 def _seconds(row: Mapping[str, str]) -> float | None:
-    """Seconds of sound per request, if the cell is filled."""
+    """Seconds of sound per request; None if the cell is empty."""
     if not (text := row.get("audio_s")):
         return None
     try:
@@ -199,7 +179,7 @@ def _seconds(row: Mapping[str, str]) -> float | None:
 
 
 def _size(row: Mapping[str, str]) -> tuple[int, int]:
-    """Pixels of each request's images."""
+    """Width and height of a request's images in pixels."""
     text = row.get("image_size")
     if not text:
         return IMAGE_SIZE

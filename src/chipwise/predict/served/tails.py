@@ -1,13 +1,13 @@
-"""P99 of a request's times, as P50 times a ratio learnt from measured runs (``data/tails.json``).
+"""P99 of a request's times: the P50, multiplied by a ratio that was learnt from measured runs (``data/tails.json``).
 
-A ratio depends on what was measured: the kind of runs, the time, and for gaps between tokens the requests, because a
-gap is long if the engine also computes another request's prompt in it:
+The ratio depends on the kind of runs and on which time is predicted. For gaps between tokens, it also depends on the
+sizes of the requests, because a gap is long if the engine processes another request's prompt during the gap:
 
     ln(P99 / P50) = a + b ln(prompt tokens) + c ln(requests in flight / new tokens)
 
-``engine`` are runs of vLLM under load, with queues; ``processor`` are single requests to ONNX Runtime on processors.
-Nothing else has a measured tail: its ratio is that of all kinds together, and its interval as wide as they differ.
-P99 is never below P50, and neither is its interval.
+There are two kinds of measured runs: ``engine`` (vLLM under load, with queues) and ``processor`` (single requests to
+ONNX Runtime on processors). For all other runs, no tail was measured: the law is fitted to both kinds together, and the
+interval is so wide that it covers the difference between the kinds. Neither a P99 nor its interval is below the P50.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from chipwise.predict.served.intervals import UNCHECKED_PROMPT
 DATA = Path(__file__).parent / "data" / "tails.json"
 UNMEASURED = "unmeasured"
 TAILS = {"ttft_p99": "ttft_p50", "tpot_p99": "tpot_p50", "itl_p99": "itl_p50"}
-"""P99s of an estimate, and the medians that they are multiples of."""
+"""The P99 metrics of an estimate, each with the median that is multiplied by a ratio to predict it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailLaw:
-    """Law of ln(P99 / P50) of one time: its terms, the range of its inputs, and its errors.
+    """The law of ln(P99 / P50) for one kind of time: its terms, the range of its inputs, and its errors.
 
-    ``terms`` are (a, b, c) or (a,); ``inputs`` the least and most of each input that was measured, outside of which the
-    nearest one counts; ``below`` and ``above`` what is added to the logarithm at the ends of the 90 % interval.
+    ``terms`` are (a, b, c) or (a,). ``inputs`` are the smallest and the largest measured value of each input; other
+    values are clipped to this range. To get the ends of the 90 % interval, ``below`` and ``above`` are added to
+    ln(P99 / P50).
     """
 
     terms: tuple[float, ...]
@@ -62,36 +63,39 @@ class TailLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailLaws:
-    """Laws by kind of runs and by time (``ttft``, ``tpot``, ``itl``, ``e2e``), and the source of the runs."""
+    """The law for each kind of runs and of time (``ttft``, ``tpot``, ``itl``, ``e2e``), and the sources of the runs."""
 
     source: Mapping[str, str]
     laws: Mapping[str, Mapping[str, TailLaw]]
 
     def law(self, kind: str, time: str) -> TailLaw:
-        """The law of a time; that of unmeasured runs if there is none."""
+        """The law for the kind of time ``time`` in runs of the kind ``kind``.
+
+        If such times were not measured, it is the law that was fitted to all kinds together.
+        """
         return self.laws.get(kind, {}).get(time) or self.laws[UNMEASURED]["any"]
 
 
 @functools.cache
 def shipped() -> TailLaws:
-    """The laws that chipwise ships."""
+    """The bundled laws."""
     return build(TailLaws, json.loads(DATA.read_text()))
 
 
 def inputs_of(prompt_tokens: float, new_tokens: float, batch: float) -> tuple[float, float]:
-    """The inputs of a law: logarithms of the prompt's tokens, and of requests in flight for each new token."""
+    """The inputs of a law: logarithms of the number of prompt tokens, and of requests in flight per new token."""
     return math.log(max(prompt_tokens, 1)), math.log(max(batch, 1) / max(new_tokens, 1))
 
 
 def kind_of(runtime: Runtime, device: DeviceProfile, batch: float) -> str:
-    """Kind of measured runs that a runtime on a device belongs to, or ``UNMEASURED``."""
+    """The kind of measured runs that is most like a runtime on a device; ``UNMEASURED`` if there is none."""
     if runtime.stack == CORES and batch == 1:
         return "processor"
     return "engine" if runtime.stack in SERVING and runtime.python and batch > 1 else UNMEASURED
 
 
 def taught_tails(device: DeviceProfile, runtime: Runtime) -> Mapping[str, TaughtTail]:
-    """Tails that were measured on a taught machine in this runtime, by time."""
+    """Maps each kind of time to its P99 / P50 as ``chipwise teach`` measured it on this device in this runtime."""
     known = () if device.taught is None else device.taught.tails
     return {tail.time: tail for tail in known if tail.runtime == runtime.name}
 
@@ -99,14 +103,16 @@ def taught_tails(device: DeviceProfile, runtime: Runtime) -> Mapping[str, Taught
 def ratios(
     kind: str, *, prompt_tokens: int, new_tokens: int, batch: int, taught: Mapping[str, TaughtTail]
 ) -> dict[str, Predicted]:
-    """P99 / P50 by name of the P99. On a processor, a gap between tokens is one step, as is its TPOT.
+    """Maps each P99 metric to its P99 / P50.
+
+    Outside of serving engines, gaps between tokens have the same ratio as TPOT.
 
     Args:
         kind: See :func:`kind_of`.
         prompt_tokens: Tokens of a prompt.
         new_tokens: Tokens that a request generates.
         batch: Requests in flight.
-        taught: See :func:`taught_tails`; they count before the laws.
+        taught: See :func:`taught_tails`; these tails take precedence over the laws.
     """
     inputs = inputs_of(prompt_tokens, new_tokens, batch)
     times = {name: name.partition("_")[0] for name in TAILS}
@@ -125,12 +131,12 @@ def _measured(tail: TaughtTail) -> Predicted:
 
 
 def tail_of(median: Predicted, ratio: Predicted, halfwidth: float) -> Predicted:
-    """P99 with an interval from the errors of the median and of the ratio, which are independent.
+    """P99 with its interval, if the errors of the median and of the ratio are independent.
 
     Args:
         median: P50.
         ratio: P99 / P50.
-        halfwidth: Half-width of the median's interval in logarithms, used if it was not validated.
+        halfwidth: Log half-width that is used if the median has no validated interval.
     """
     value = median.value * ratio.value
     own = halfwidth if median.log_halfwidth is None else median.log_halfwidth
@@ -140,27 +146,15 @@ def tail_of(median: Predicted, ratio: Predicted, halfwidth: float) -> Predicted:
 
 
 def with_tails(
-    metrics: Mapping[str, Predicted],
-    kind: str,
-    *,
-    prompt_tokens: int,
-    new_tokens: int,
-    batch: int,
-    halfwidth: float,
-    taught: Mapping[str, TaughtTail],
+    metrics: Mapping[str, Predicted], found: Mapping[str, Predicted], halfwidth: float
 ) -> dict[str, Predicted]:
-    """The P99s of an estimate by name, for each median that it has.
+    """The P99 metrics of an estimate, for those medians that it has.
 
     Args:
         metrics: The estimate's metrics.
-        kind: See :func:`kind_of`.
-        prompt_tokens: Tokens of a prompt.
-        new_tokens: Tokens that a request generates.
-        batch: Requests in flight at one replica.
-        halfwidth: Half-width of the estimate's times in logarithms, for a prompt that was not validated.
-        taught: See :func:`taught_tails`.
+        found: The ratios from :func:`ratios`.
+        halfwidth: Log half-width of the estimate's times, which is used if prefill was not validated.
     """
-    found = ratios(kind, prompt_tokens=prompt_tokens, new_tokens=new_tokens, batch=batch, taught=taught)
     unchecked = max(halfwidth, UNCHECKED_PROMPT)
     return {
         name: tail_of(metrics[median], found[name], unchecked) for name, median in TAILS.items() if median in metrics
@@ -168,16 +162,16 @@ def with_tails(
 
 
 def said(kind: str, runtime: str, taught: Mapping[str, TaughtTail]) -> str:
-    """One line on where the P99s come from."""
+    """One line on where the P99 metrics come from."""
     if taught:
         most = max(tail.runs for tail in taught.values())
-        return f"P99s are P50s times the ratio in {most} measured run{'s' if most > 1 else ''} of this machine"
+        return f"each P99 is the P50 times a ratio from {most} measured run{'s' if most > 1 else ''} of this machine"
     found = shipped()
     if kind == UNMEASURED:
         runs = found.laws[UNMEASURED]["any"].runs
         return (
-            f"no tail of such requests was measured in {runtime}: P99s take the ratio of all {runs} measured runs, so "
-            "their intervals are wide"
+            f"no tail of such requests was measured in {runtime}: each P99 is the P50 times a ratio from all {runs} "
+            "measured runs, so its interval is wide"
         )
     runs = sum(each.runs for each in found.laws[kind].values())
-    return f"P99s are P50s times the ratio in {runs} measured runs ({found.source[kind]})"
+    return f"each P99 is the P50 times a ratio from {runs} measured runs ({found.source[kind]})"

@@ -1,14 +1,16 @@
-"""Seconds of a pass by a taught profile: the formulas shared by teaching and predicting.
+"""Seconds of a pass on a machine with measurements: formulas that both teaching and prediction use.
 
-The data sheet's prediction of a pass is a sum over groups of operators (``TERMS``). A profile has a factor for each
-group, a common factor, and a smooth factor that depends on features of the pass (``FIGURES``):
+``chipwise teach`` measures models on a machine and stores a profile. The prediction from the data sheet is a sum over
+groups of operators (``TERMS``). The profile corrects it by a factor for each group, a common factor, and a smooth
+factor that depends on features of the pass (``FIGURES``):
 
     ln t = ln Σ units_g · z_g · exp(u_g)  +  c  +  Σ labels  +  r(figures)
 
-The logarithms u, c, labels and r have normal priors with mean 0, which gives the data sheet's prediction. A few extra
-groups (``EXTRA``) represent costs that the sheet may omit: per byte, per operation, per kernel and per pass. They start
-at ``EXTRA_SHARE`` of a typical pass and may grow to the whole pass. The smooth part is a Gaussian process on ``points``
-of the table; its variance far from them is kept.
+The logarithms u, c, labels and r have normal priors with mean 0; if all are 0, the prediction is that of the data
+sheet. A few extra groups (``EXTRA``) represent costs that the data sheet may omit: per byte, per operation, per kernel
+and per pass. They start at ``EXTRA_SHARE`` of a typical pass and may grow to the whole pass. The smooth factor r is a
+Gaussian process that is represented by ``points``, a few of the measured passes. Far from these points, its full
+variance counts as uncertainty.
 
 References:
     Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, sections 2.7 (a process with basis functions)
@@ -44,17 +46,18 @@ TERMS = (*GROUPS, *EXTRA)
 EXTRA_SHARE = 0.1
 FIGURES = ("log_flops", "log_bytes", "log_kernels", "log_rows", "attention_share", "head_share")
 SPREADS = np.array([1.5, 1.5, 0.6, 1.5, 0.25, 0.25])
-"""Length scale of each feature."""
+"""Length scale of each feature in ``FIGURES``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassSums:
-    """Features of passes for a profile, each (passes, …).
+    """What a profile needs to know about passes; arrays are (passes, …).
 
     Attributes:
-        terms: Seconds of each of ``TERMS`` by the data sheet; ``EXTRA`` groups in seconds or counts.
+        terms: Seconds of each group in ``TERMS`` according to the data sheet. ``EXTRA`` groups are in seconds or
+            counts.
         figures: ``FIGURES`` of each pass.
-        labels: Names of the factors on a whole pass, the same for all passes.
+        labels: Names of the factors that apply to a whole pass, the same for all passes.
     """
 
     terms: Float64Array
@@ -63,14 +66,16 @@ class PassSums:
 
     @property
     def sheet_s(self) -> Float64Array:
-        """Seconds predicted by the data sheet, (passes,)."""
+        """Seconds predicted from the data sheet, (passes,)."""
         total: Float64Array = self.terms[:, : len(GROUPS)].sum(axis=1)
         return total
 
 
 def basis(figures: Float64Array, points: Float64Array, *, amplitude: float, reach: float) -> Float64Array:
-    """Basis functions of the smooth part, (passes, points), with independent standard normal weights. Rows have a
-    length below ``amplitude``; the difference is variance that no point explains.
+    """Basis functions of the smooth factor, (passes, points). Their weights are independent standard normal variables.
+
+    Each pass has a row of the result. The square of ``amplitude``, minus the row's squared length, is the variance of
+    the smooth factor that the points do not explain.
     """
     if not len(points):
         return np.zeros((len(figures), 0))
@@ -80,21 +85,25 @@ def basis(figures: Float64Array, points: Float64Array, *, amplitude: float, reac
 
 
 def kernel(first: Float64Array, second: Float64Array, reach: float) -> Float64Array:
-    """Correlation of the smooth part between passes, (n, m)."""
+    """Correlation of the smooth factor between two sets of passes, (n, m)."""
     apart = (first[:, None, :] - second[None, :, :]) / SPREADS
     result: Float64Array = np.exp(-0.5 * (apart**2).sum(axis=-1) / reach**2)
     return result
 
 
 def label_names(phase: str, runtime: str, weights: str, variant: str) -> tuple[str, ...]:
-    """Labels of the factors on a whole pass: its phase and, by phase, runtime, weight format and variant."""
+    """Labels of the factors that apply to a whole pass.
+
+    They are the phase, the runtime, the weight format and the variant; the last three also in combination with the
+    phase.
+    """
     about = [f"runtime {runtime}", f"weights {weights}", *([f"variant {variant}"] if variant else [])]
     return (phase, *about, *(f"{phase}, {name}" for name in about))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTimesTaught:
-    """A profile's prediction for passes; arrays are (passes,) unless stated otherwise."""
+    """The prediction of a profile for several passes; arrays are (passes,) unless stated otherwise."""
 
     seconds: Float64Array
     slopes: Float64Array  # (passes, logarithms): derivative of ln(seconds) with respect to the learnt logarithms
@@ -122,11 +131,11 @@ def taught_seconds(teaching: Teaching, passes: PassSums) -> PassTimesTaught:
 
 
 def deviation(teaching: Teaching, shares: Sequence[tuple[Float64Array, PassTimesTaught]]) -> Float64Array:
-    """Standard deviation of ln(measured / predicted) for a sum of passes, including a measurement's noise.
+    """Standard deviation of ln(measured / predicted) for sums of passes, including the noise of a measurement.
 
     Args:
         teaching: The profile.
-        shares: Each pass with its share of the sum, (n,).
+        shares: The passes that are summed, each with its share of the sum, (n,).
     """
     known = _arrays(teaching)
     slopes = np.sum([share[:, None] * found.slopes for share, found in shares], axis=0)
@@ -153,10 +162,10 @@ def _arrays(teaching: Teaching) -> _Arrays:
 
 
 def sequence(values: Float64Array) -> tuple[float, ...]:
-    """An array in the form that a profile stores."""
+    """Converts an array to the form in which a profile stores it."""
     return tuple(float(f"{value:.9g}") for value in values)
 
 
 def matrix(values: Float64Array | Sequence[Float64Array]) -> tuple[tuple[float, ...], ...]:
-    """A matrix in the form that a profile stores, row by row."""
+    """Converts a matrix to the form in which a profile stores it, row by row."""
     return tuple(sequence(row) for row in values)

@@ -1,4 +1,4 @@
-"""Times of passes by a taught profile."""
+"""Corrects the predicted times of passes with a taught profile, which holds measurements from ``chipwise teach``."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FEW = {"matmul": "products", "attention": "attention", "experts": "experts"}
 
 
 def pass_sums(times: PassTimes, seconds: Float64Array, setting: Setting, phase: str, *, variant: str = "") -> PassSums:
-    """Splits the passes into groups of operators that add up to ``seconds``.
+    """Splits the time of passes by group of operators; the groups add up to ``seconds``.
 
     Args:
         times: The kernels of the passes.
-        seconds: The passes' seconds by the data sheet, including host time.
+        seconds: Seconds of the passes predicted from the data sheet, including host time.
         setting: The runtime and the formats.
         phase: ``prefill`` or ``decode``.
-        variant: Name of the variant.
+        variant: The variant (backend, threads, …) that the profile predicts.
     """
     n = len(seconds)
     counts = np.array([part.count for part in times.parts], float)[:, None]
@@ -74,7 +74,7 @@ def pass_sums(times: PassTimes, seconds: Float64Array, setting: Setting, phase: 
 
 
 def group_of(part: PlacedOp, rows: str) -> str:
-    """The group of ``GROUPS`` to which a kernel belongs; it depends on ``few`` or ``many`` rows."""
+    """The group of ``GROUPS`` to which a kernel belongs; ``rows`` is ``few`` or ``many``."""
     kind = class_of(part.op.kind)
     if part.place == HEAD:
         return "head"
@@ -87,23 +87,23 @@ def group_of(part: PlacedOp, rows: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrected:
-    """A pass corrected by the taught profile; kernels are scaled like their groups."""
+    """Passes corrected by the profile. The time of each kernel is scaled by the factor of its group."""
 
     found: PassTimesTaught
     times: PassTimes
 
 
 def corrected(teaching: Teaching, times: PassTimes, seconds: Float64Array, setting: Setting, phase: str) -> Corrected:
-    """Corrects the passes of ``times`` (``seconds`` by the data sheet) by ``teaching``."""
+    """Corrects passes with the profile ``teaching``; ``seconds`` are their times predicted from the data sheet."""
     sums = pass_sums(times, seconds, setting, phase, variant=teaching.variant)
     found = taught_seconds(teaching, sums)
     return Corrected(found=found, times=_grown(times, found))
 
 
 def _grown(times: PassTimes, found: PassTimesTaught) -> PassTimes:
-    """Kernel latencies times the factors of their groups, plus a share of the time that the sheet omits.
+    """Scales each kernel's time by its group's factor, and adds the extra costs per kernel, per operation and per byte.
 
-    Compute and memory times keep the sheet's values.
+    The limits by computing and by memory keep the data sheet's values.
     """
     figures = times.figures.copy()
     launch, latency, read = (FIGURES.index(name) for name in ("launch_s", "latency_s", "reading_s"))

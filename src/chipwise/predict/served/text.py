@@ -1,4 +1,4 @@
-"""Lowers the parts of text models outside their layers: token table, per-layer inputs, and head."""
+"""Lowers the parts of text models outside their layers: the token table, per-layer embeddings, and the head."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
 
 def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Look-up of each token's row in the table."""
+    """The operator that looks up each token's row in the table."""
     formats, arch = setting.formats, setting.arch
     rows = -(-arch.vocab_size // setting.plan.tp)
     table = formats.head if arch.tie_embeddings else formats.table
@@ -17,7 +17,7 @@ def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
 
 
 def layer_inputs(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Per-layer token embeddings, if there are any: a second table, a projection, and a gate in each layer."""
+    """The operators of per-layer embeddings, if any: a second table, a projection, and a gate in each layer."""
     arch, width, tokens = setting.arch, setting.arch.stem.layer_inputs, step.tokens
     depth = len(arch.layers)
     if not width:
@@ -37,7 +37,7 @@ def layer_inputs(setting: Setting, step: Step) -> Iterator[PlacedOp]:
 
 
 def ends(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Logits of the last position or of all positions, and the choice of a token; nothing for an encoder."""
+    """The operators after the layers: logits of the last position or of all, and sampling; none for encoders."""
     arch, plan = setting.arch, setting.plan
     rows = step.tokens if step.every_logit else step.batch
     if not arch.head.writes:

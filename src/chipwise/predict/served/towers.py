@@ -1,4 +1,4 @@
-"""Lowers a decoder's image or audio input: a tower's pass, and the projector to tokens."""
+"""Lowers the image or audio input of a decoder: the pass of an encoder (tower), and the projector to tokens."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def place_of(tower: ArchSpec) -> str:
 
 
 def of_tower(part: PlacedOp) -> bool:
-    """Whether a part belongs to a tower."""
+    """Whether an operator belongs to a tower."""
     return part.place.startswith((f"{IMAGE}.", f"{SOUND}."))
 
 
 def tower_setting(tower: ArchSpec, setting: Setting) -> Setting:
-    """A tower in the activations' format, without unused layers.
+    """The setting of a tower, in the activations' format and without the layers that the model does not use.
 
-    It is split over the devices of a stage if its heads and widths divide evenly; otherwise each device holds the whole
-    tower.
+    A tower is split over tensor-parallel devices if its heads and widths divide evenly; otherwise each device holds the
+    whole tower.
     """
     projector = projector_of(tower)
     read = tower.layers[: len(tower.layers) - projector.unused_layers]
@@ -53,7 +53,7 @@ def projector_of(arch: ArchSpec) -> Projector:
 
 
 def project(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """The projector after a tower's pass: pooling, joining, a norm, and matrices."""
+    """The operators of the projector after a tower's pass: pooling, joining, a norm, and matrices."""
     arch, projector = setting.arch, projector_of(setting.arch)
     stem, d = arch.stem, arch.d_model
     rows = step.batch * (step.query_tokens - stem.prefix_tokens)

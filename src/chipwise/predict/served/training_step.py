@@ -1,8 +1,9 @@
 """Estimates a training step from data sheets: forward, backward, optimiser, and memory.
 
-The backward pass of a product is two products of the same size (gradients of inputs and of weights); that of fused
-attention takes 2.5 times its forward pass, that of memory-bound operators twice. The loss is computed over the logits
-of all positions. With activation checkpointing only the layers' inputs are kept, and their forward pass is run again.
+The backward pass of a matrix product is two products of the same size (gradients of inputs and of weights). Fused
+attention takes 2.5 times as long in the backward pass as in the forward pass, memory-bound operators twice as long. The
+loss is computed over the logits of all positions. With activation checkpointing, only the inputs of the layers are
+kept, and the forward pass of the layers is run again.
 
 References:
     Dao 2023, FlashAttention-2, arXiv:2307.08691, section 4.1: backward FLOPs are 2.5 times those of the forward pass.
@@ -53,9 +54,10 @@ SUMMED = 8  # the inner dimension of matrix instructions: tokens are padded to a
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TrainingEstimate(Result):
-    """Predicted cost of one optimiser step: times in seconds, memory in bytes on the fullest device, tokens over all
-    devices. ``operators`` are the kernels of one device: forward, ``backward``, ``again`` (recomputation) and
-    optimiser.
+    """Predicted cost of one optimiser step: times in seconds, and the bytes on the device that needs most memory.
+
+    ``tokens_per_s`` counts the tokens of all devices. ``operators`` are the kernels of one device: forward pass,
+    backward pass (``backward``), recomputation (``again``) and optimiser.
     """
 
     step: Predicted
@@ -104,12 +106,14 @@ def training_step(
     Args:
         setting: Model, plan (``dp`` replicas share the batch), formats, runtime.
         device: A data sheet.
-        batch: Sequences in the step, over all replicas.
-        tokens: Positions per sequence; an encoder-decoder reads and writes that many.
-        microbatches: Number of parts into which each replica's share is split, run one after another. Each pipeline
-            stage keeps the activations of at most as many as there are stages (one forward, one backward).
+        batch: Number of sequences in the step, over all replicas.
+        tokens: Positions per sequence; an encoder-decoder reads and writes this number of positions.
+        microbatches: Number of microbatches into which each replica's share is split; they run one after another. A
+            pipeline stage keeps the activations of at most as many microbatches as there are stages
+            (one-forward-one-backward schedule).
         checkpoint: Whether activations are recomputed.
-        zero: ZeRO stage up to which replicas shard their states (``predict/served/sharding.py``): 0 is none, 3 is FSDP.
+        zero: ZeRO stage by which replicas shard their states (``predict/served/sharding.py``), from 0 (none) to 3
+            (FSDP).
         hypothetical: Whether a step that does not fit in memory is estimated as if it did.
 
     Raises:
@@ -124,10 +128,10 @@ def training_step(
             raise SpecError(f"must be from 1 to {MAX_TOKENS:,}, not {value}", field=name)
     if {formats.weights, formats.experts} != {formats.activations}:
         narrow = formats.weights if formats.weights != formats.activations else formats.experts
-        raise SpecError(f"training is priced in bf16, fp16 or fp32, not in {narrow}", field="weights")
+        raise SpecError(f"must be bf16, fp16 or fp32 for training, not {narrow}", field="weights")
     if batch % (plan.dp * microbatches):
         raise SpecError(
-            f"{batch} sequences do not divide into {plan.dp} replicas x {microbatches} microbatches", field="batch"
+            f"{batch} sequences cannot be divided into {plan.dp} replicas x {microbatches} microbatches", field="batch"
         )
     check_stage(zero, plan)
     rows = batch // (plan.dp * microbatches)
@@ -179,7 +183,7 @@ def training_step(
         peak_memory_bytes=sum(memory.values()),
         device=device.label,
         devices=plan.devices,
-        provenance=f"predicted (kernels fitted to inference{f'; ZeRO {zero} by formula, unchecked' if zero else ''})",
+        provenance=f"predicted (kernels fitted to inference{f'; ZeRO {zero} by an unchecked formula' if zero else ''})",
         operators=(
             *(_times(cost, microbatches / plan.pp) for cost in (*first, *back, *again)),
             _optimiser(updated, optimiser_s, device),
@@ -193,7 +197,7 @@ def training_step(
 def _costs(
     parts: Sequence[tuple[PlacedOp, float]], setting: Setting, device: DeviceProfile, *, inside: str = ""
 ) -> tuple[list[OpCost], float]:
-    """Kernels with factors on their forward times, and the log half-width of their errors."""
+    """The costs of kernels, with times multiplied by each kernel's factor, and the log half-width of their sum."""
     found = time_kernels([Call(op=part.op, device=device, stack=setting.runtime.stack, rows=1) for part, _ in parts])
     passed = PassTimes.of(tuple(part for part, _ in parts), found.figures[:, :, None], found.situations)
     scales = [scale for _, scale in parts]
@@ -207,7 +211,7 @@ def _costs(
 
 
 def _times(cost: OpCost, scale: float) -> OpCost:
-    """The kernels with times multiplied by their factors."""
+    """The cost with its times multiplied by ``scale``."""
     if scale == 1:
         return cost
     compute_s, memory_s, launch_s = (
@@ -217,7 +221,7 @@ def _times(cost: OpCost, scale: float) -> OpCost:
 
 
 def _optimiser(parameters: float, seconds: float, device: DeviceProfile) -> OpCost:
-    """Adam's pass over the optimiser states."""
+    """The cost of Adam's pass over the optimiser states."""
     moved = parameters * OPTIMISER_BYTES
     return OpCost(
         place="optimiser",
@@ -232,11 +236,12 @@ def _optimiser(parameters: float, seconds: float, device: DeviceProfile) -> OpCo
 
 
 def _with_loss(part: PlacedOp, *, fused: bool) -> Iterator[PlacedOp]:
-    """Replaces sampling by the cross entropy loss; all other parts stay the same.
+    """Replaces sampling with the cross-entropy loss; all other operators stay the same.
 
-    If compiled, the loss passes over the logits twice (maximum, then sum), and twice in the backward pass, which reads
-    them and writes their gradient; each of these is priced as a copy. If not compiled, logits are widened to FP32 and
-    log-probabilities are written; in the backward pass a gradient is filled in, propagated and narrowed.
+    A compiled loss passes over the logits twice (for the maximum, then for the sum). Its backward pass reads the logits
+    and writes their gradient, which also counts as two passes. In each direction, the two passes take as long as a copy
+    of the logits. If the loss is not compiled, logits are widened to FP32 and log-probabilities are written; in the
+    backward pass, a gradient is filled in, propagated and narrowed.
     """
     if not isinstance(part.op, SampleOp):
         yield part
@@ -250,7 +255,7 @@ def _with_loss(part: PlacedOp, *, fused: bool) -> Iterator[PlacedOp]:
 
 
 def _backward(parts: Sequence[PlacedOp]) -> Iterator[tuple[PlacedOp, float]]:
-    """The kernels of the backward pass, each with a factor on its priced time."""
+    """The kernels of the backward pass, each with a factor on its predicted time."""
     for part in parts:
         op: Op = part.op
         if isinstance(op, Matmul):
@@ -277,7 +282,10 @@ def resident_parameters(op: Op) -> Size:
 
 
 def _kept_bytes(parts: Sequence[PlacedOp], *, checkpoint: bool) -> float:
-    """Bytes kept for the backward pass: operators' inputs; with checkpointing, layers' and one layer's inputs."""
+    """Bytes that are kept for the backward pass: the inputs of all operators.
+
+    With checkpointing, these are the inputs of the layers, and the inputs of all operators in the largest layer.
+    """
     groups: dict[str, float] = {}
     counts: dict[str, int] = {}
     ends = 0.0

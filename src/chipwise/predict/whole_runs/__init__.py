@@ -1,1 +1,1 @@
-"""Laws fitted to whole runs, for cases without kernel timings: phone NPUs, diffusion models, image models, power."""
+"""Laws fitted to whole runs, for models and chips whose kernels were not timed: phones, diffusion and image models."""

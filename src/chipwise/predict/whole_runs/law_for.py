@@ -1,4 +1,4 @@
-"""Decides which models are priced by laws of whole runs: diffusion models, and model parts on phone chips."""
+"""Decides which models are estimated by laws fitted to whole runs: diffusion models, and models on phone chips."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ WholeRunLaw = Literal["pictures", "parts"]
 
 
 def makes_pictures(model: str) -> bool:
-    """Whether ``model`` is the name of a diffusion model, and not a file."""
+    """Whether ``model`` is the name of a known diffusion model, rather than a file."""
     return not Path(model).exists() and known_name(model) is not None
 
 
 def law_for(model: str, device: str | None, part: str | None) -> WholeRunLaw | None:
-    """The law of whole runs that prices a model on a device; None if its kernels are priced.
+    """Name of the law, fitted to whole runs, that predicts a model on a device; None if it is predicted from kernels.
 
     Args:
         model: A model's name or file.
-        device: A data sheet's name; None for this machine with its calibration.
-        part: The part of the model that is requested, if any.
+        device: A data sheet's name; None means this machine with its calibration.
+        part: The requested part of the model; None means the whole model.
 
     Raises:
         UnknownName: The device is unknown.

@@ -1,7 +1,7 @@
-"""Models that Qualcomm compiles in parts, and the times of these parts on Qualcomm's chips.
+"""Models that Qualcomm compiles in parts for its chips, and the predicted times of these parts.
 
-The law is in ``phone_parts.py``. A part with published runs is predicted from its runs on other chips; the size of its
-compiled graph is known for each unit and precision.
+The law is in ``phone_parts.py``. A part with published runs is predicted from its runs on other chips. The number of
+operators in its compiled graph is known for each unit (NPU, GPU, CPU) and precision.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RUNTIMES: Mapping[str, str] = {
     "litert": "tflite",
     "tflite": "tflite",
 }
-"""The runtimes timed on AI Hub, by their common names."""
+"""For each common name of a runtime, the name of the runtime that was timed on AI Hub."""
 TITLES = {
     "qnn_dlc": "Qualcomm QNN",
     "qnn_context_binary": "Qualcomm QNN, context binary",
@@ -61,12 +61,15 @@ PRECISIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """Operators of compiled graphs, by model, part and ``UNIT|PRECISION``."""
+    """Numbers of operators in compiled graphs, as ``models[MODEL][PART]["UNIT|PRECISION"]``."""
 
     models: Mapping[str, Mapping[str, Mapping[str, int]]]
 
     def layers(self, model: str, part: str, unit: str, precision: str) -> float:
-        """Number of operators of the compiled part; if never compiled in this form, the median of other forms."""
+        """Number of operators of a compiled part.
+
+        If it was never compiled for this unit and precision, the median over the other units and precisions is used.
+        """
         known = self.models[model][part]
         return known.get(f"{unit}|{precision}") or float(median(known.values()))
 
@@ -78,7 +81,7 @@ def catalogue() -> Catalogue:
 
 
 def model_called(name: str) -> str | None:
-    """The catalogue's model for ``name``: ``openai/whisper-small`` gives ``whisper_small``."""
+    """The catalogue's name for the model ``name``; for example, ``openai/whisper-small`` gives ``whisper_small``."""
     last = re.sub(r"[^a-z0-9]+", "_", name.rpartition("/")[2].lower()).strip("_")
     known = catalogue().models
     return next((each for each in (last, f"openai_{last}", last.replace("_v1_4", "_v1_5")) if each in known), None)
@@ -92,14 +95,14 @@ def estimate_parts(
     runtime: str | None = None,
     weights: str | None = None,
 ) -> list[RunEstimate]:
-    """Seconds of each part of a model on a Qualcomm chip, or of a single part.
+    """Estimates each part of a model on a Qualcomm chip, or only one part.
 
     Args:
         model: A model of the catalogue.
-        device: A data sheet, a part of it (``snapdragon-8-elite:gpu``), or a device in AI Hub's list.
-        part: The requested part; all parts by default.
-        runtime: One of ``RUNTIMES``; by default QNN on the NPU, LiteRT on GPU and CPU.
-        weights: One of ``PRECISIONS``; floats by default.
+        device: A data sheet's name, optionally with a unit (``snapdragon-8-elite:gpu``); or a device in AI Hub's list.
+        part: Only this part. Default: all parts.
+        runtime: One of ``RUNTIMES``. Default: QNN on the NPU, LiteRT on GPU and CPU.
+        weights: One of ``PRECISIONS``. Default: floats.
 
     Raises:
         UnknownName: A model, part, device, runtime or precision is unknown.
@@ -144,28 +147,25 @@ def _estimates(
         situation = "known" if device in held.devices else "sibling" if seen else "chip"
         middle = float(value_of(part_law(run), held.terms()))
         latency = Predicted.around(middle, held.halfwidth(situation, run.place))
+        rate = Predicted.around(1 / middle, latency.log_halfwidth)
         where = {"known": "seen", "sibling": "sibling"}.get(situation, "unseen")
         notes = []
         if f"{unit}|{precision}" not in catalogue().models[model][part]:
-            notes.append(f"{part} was never run in {precision} on the {unit}: its size in other forms is used")
+            notes.append(f"{part} was never compiled in {precision} for the {unit}; sizes in other formats are used")
         yield RunEstimate(
             model=model,
             part=part,
             setting=f"{precision}, {unit}",
             device=f"{device}:{unit.lower()}" if ":" not in device else device,
             runtime=TITLES[stack],
-            metrics={"latency_s": latency, "runs_per_s": _per_second(latency)},
-            provenance=f"predicted ({where} device; rates of whole runs of AI Hub's)",
+            metrics={"latency_s": latency, "runs_per_s": rate},
+            provenance=f"predicted ({where} device; rates of whole runs on AI Hub)",
             notes=tuple(notes),
         )
 
 
-def _per_second(latency: Predicted) -> Predicted:
-    return Predicted.around(1 / latency.value, latency.log_halfwidth)
-
-
 def _chip_and_unit(device: str | DeviceProfile) -> tuple[str, str]:
-    """The law's name for the chip or device, and the unit that runs the part.
+    """The name by which the law knows the chip or device, and the unit that runs the part.
 
     Raises:
         UnknownName: The device is unknown.

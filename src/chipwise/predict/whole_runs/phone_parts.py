@@ -1,8 +1,8 @@
-"""Parts of models on Qualcomm chips: an encoder, a decoder or a text tower, compiled for NPU, GPU or CPU.
+"""A law for the times of model parts (an encoder, a decoder, a text tower) compiled for a Qualcomm NPU, GPU or CPU.
 
-The time of a part is a product of three factors: for the part in its precision on a typical chip, for the chip, and for
-the runtime with the precision. Their logarithms are fitted to Qualcomm's published runs. A part without runs is
-predicted from its multiply-adds, weights and layers; a chip without runs from its NPU generation.
+The time of a part is a product of three factors: one for the part in its precision on a typical chip, one for the chip,
+and one for the runtime with the precision. The logarithms of the factors are fitted to Qualcomm's published runs. A
+part without runs is predicted from its multiply-adds, weights and layers; a chip without runs from its NPU generation.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LAYER_S = 1.5e-6
 
 @dataclass(frozen=True, slots=True)
 class PartWork:
-    """Work of a part: billions of operations and millions of bytes.
+    """Work of a part: multiply-adds, parameters and attention scores.
 
-    ``gmacs`` are multiply-adds; for plain transformers only those with weights, since attention is counted by its
-    scores (heads x positions x positions, summed over layers), which are slow on NPUs. ``mparams`` excludes token
-    tables.
+    ``gmacs`` are billions of multiply-adds; for plain transformers, only multiply-adds with weights count. ``mscores``
+    are millions of attention scores (heads x positions x positions, summed over layers), which are slow on NPUs.
+    ``mparams`` are millions of parameters without token tables.
     """
 
     gmacs: float
@@ -43,7 +43,7 @@ TRANSFORMERS = (
     *("diffusion", "controlnet", "groot", "pi05", "mask2former", "former", "cvt", "nomic", "minilm", "internvl"),
     *("intern3", "qwen", "flan_t5", "gpt", "dino", "flux", "deit"),
 )
-"""Words in the names of attention-based models."""
+"""Words by which attention-based models are recognised in names."""
 _WHISPER = {
     "tiny": (PartWork(14, 8, 54), PartWork(0.05, 30, 0.04)),
     "base": (PartWork(30, 20, 108), PartWork(0.09, 52, 0.07)),
@@ -137,7 +137,7 @@ class PartRun:
 
     @property
     def bits(self) -> str:
-        """The group of the precision: floats, 16-bit integer activations, or 8-bit integer activations."""
+        """The group of the part's precision: floats, 16-bit integer activations, or 8-bit integer activations."""
         low = self.precision.lower()
         if low.startswith(("float", "fp", "mixed")):
             return "float"
@@ -145,17 +145,17 @@ class PartRun:
 
     @property
     def work(self) -> PartWork | None:
-        """The part's work, if known."""
+        """The part's work; None if unknown."""
         return WORK.get(f"{self.architecture}|{self.component.lower()}") or WORK.get(self.architecture)
 
     @property
     def architecture(self) -> str:
-        """The model's name without storage or training-data suffixes."""
+        """The model's name without suffixes for storage formats or training data."""
         return "opus_mt" if self.model.startswith("opus_mt") else re.sub(r"_(quantized|hf|google)$", "", self.model)
 
     @property
     def base_s(self) -> float:
-        """Seconds by the part's size alone, on a typical chip in floats."""
+        """Seconds that the part takes in floating point on a typical chip, estimated only from the part's size."""
         layers = self.layers or USUAL_LAYERS
         if self.work is None:
             return USUAL_S * math.sqrt(layers / USUAL_LAYERS)
@@ -170,17 +170,17 @@ class PartRun:
 
     @property
     def part(self) -> str:
-        """Key of the part in its precision."""
+        """Key of the terms for the part in its precision."""
         return f"{self.model}|{self.component}|{self.precision}"
 
     @property
     def place(self) -> str:
-        """Key of the half-width that applies to the run."""
+        """The key of the half-width for this run."""
         return f"{self.unit}|{self.bits}"
 
 
 def part_law(run: PartRun) -> Law:
-    """The law for the seconds of a part: one product of factors."""
+    """The law for the seconds of a part: a single amount, :attr:`PartRun.base_s`, multiplied by the fitted factors."""
     chip, unit, bits = chip_named(run.device), run.unit, run.bits
     runtime = "qnn" if run.runtime in ("qnn_dlc", "qnn_context_binary", "precompiled_qnn_onnx") else run.runtime
     own, there = f"{run.architecture}|{run.component}", (f"|{chip.npu}", f"|{chip.name}") if run.transformer else ()
@@ -213,7 +213,7 @@ def _chip_terms(chip: Chip, device: str, unit: str, bits: str, runtime: str) -> 
 
 
 def _size_terms(run: PartRun, chip: Chip) -> Terms:
-    """Terms that correct for the size of a part, common to all chips and specific to the chip."""
+    """Terms for the size of a part: terms that all chips share, and terms of its chip."""
     head = "layers" if run.work is None else "plain" if run.work.mscores else "counted"
     size = math.log(run.base_s / USUAL_S)
     levels = (

@@ -1,10 +1,10 @@
-"""Published diffusion transformers, UNets, autoencoders and text encoders: parameters and FLOPs in closed form.
+"""Published diffusion models: parameters and FLOPs of their transformers, UNets, autoencoders and text encoders.
 
-A diffusion model has three parts: a transformer (or a UNet), which runs in every step; text encoders, which run once;
-and an autoencoder, whose decoder turns latents into pixels once. There are three kinds of transformers here: joint
-attention of image and text with separate matrices (MMDiT), in the first layers or in all; attention within the image
-followed by attention to the text; and linear attention with convolutions. UNets have convolutions at several
-resolutions, with attention within the image and to the text at some of them.
+A diffusion model has three kinds of parts: a transformer (or a UNet), which runs in each step; text encoders, which run
+once; and an autoencoder, whose decoder turns latents into pixels once. The transformers here are of three kinds. In the
+first, image and text attend to each other with separate matrices (MMDiT), in some or all layers. In the second,
+attention within the image is followed by attention to the text. The third has linear attention with convolutions. UNets
+have convolutions at several resolutions; at some resolutions, the image also attends to itself and to the text.
 
 References:
     MMDiT: Esser et al. 2024, arXiv:2403.03206. PixArt: Chen et al. 2023, arXiv:2310.00426. SANA: Xie et al. 2024,
@@ -22,18 +22,18 @@ FREQUENCIES = 256  # values of the sinusoidal time embedding
 
 
 def linear(into: int, out: int, *, bias: bool = True) -> int:
-    """Parameters of a matrix with a bias."""
+    """Number of parameters of a matrix with a bias."""
     return (into + bias) * out
 
 
 def told(width: int) -> int:
-    """Parameters of the embedding of a time step."""
+    """Number of parameters of a time step's embedding."""
     return linear(FREQUENCIES, width) + linear(width, width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassTransformer:
-    """DiT: class conditioning by a table; attention within the image."""
+    """DiT: a transformer with attention within the image, conditioned on a class, which a table embeds."""
 
     width: int
     layers: int
@@ -43,7 +43,7 @@ class ClassTransformer:
     positions: int = 256  # rows of the position table, which is stored but not trained
 
     def met(self) -> tuple[int, int]:
-        """Parameters of the matrices that an image position uses per step, and of those that a text position uses."""
+        """Parameters of the matrices that an image position uses in a step, and of those that a text position uses."""
         return 12 * self.layers * self.width**2, 0
 
     def parameters(self) -> int:
@@ -56,11 +56,11 @@ class ClassTransformer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointTransformer:
-    """MMDiT: in ``layers`` image and text have separate matrices and attend to each other.
+    """MMDiT: in ``layers`` layers, image and text have separate matrices and attend to each other.
 
-    Flux adds ``single`` layers, in which attention and feed-forward run in parallel on image and text. ``dual`` layers
-    of Stable Diffusion 3.5 medium have a second attention within the image. The last joint layer of Stable Diffusion
-    does not update the text (``text_ends``).
+    Flux also has ``single`` layers, in which attention and feed-forward run in parallel and image and text share the
+    matrices. In Stable Diffusion 3.5 medium, ``dual`` layers have a second attention within the image. The last joint
+    layer of Stable Diffusion does not update the text (``text_ends``).
     """
 
     width: int
@@ -76,7 +76,7 @@ class JointTransformer:
     guidance: bool = False  # whether the guidance scale is an input
 
     def met(self) -> tuple[int, int]:
-        """Same as in :class:`ClassTransformer`, without the modulations, which are computed once per step."""
+        """As in :class:`ClassTransformer`, without the modulations, which are computed once per step."""
         both = 12 * (self.layers + self.single) * self.width**2
         return both + 4 * self.dual * self.width**2, both
 
@@ -96,7 +96,10 @@ class JointTransformer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossTransformer:
-    """Attention within the image, then to the text; one modulation for all layers plus an offset for each."""
+    """A transformer with attention within the image and then to the text.
+
+    All layers share one modulation, to which each layer adds an offset.
+    """
 
     width: int
     layers: int
@@ -108,7 +111,7 @@ class CrossTransformer:
     cross_norm: bool = False  # whether a norm with weights precedes cross-attention
 
     def met(self) -> tuple[int, int]:
-        """Same as in :class:`ClassTransformer`."""
+        """As in :class:`ClassTransformer`."""
         each = 6 * self.width**2 + 2 * self.width * self.ffn_width
         return self.layers * each, 2 * self.layers * self.width**2
 
@@ -123,7 +126,7 @@ class CrossTransformer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearTransformer:
-    """SANA: linear attention within the image, attention to the text, gated feed-forwards with a convolution."""
+    """SANA: linear attention within the image, attention to the text, and gated feed-forwards with a convolution."""
 
     width: int
     layers: int
@@ -133,7 +136,7 @@ class LinearTransformer:
     qk_norm: bool = True
 
     def met(self) -> tuple[int, int]:
-        """Same as in :class:`ClassTransformer`, including the convolution's parameters."""
+        """As in :class:`ClassTransformer`, including the parameters of the convolution."""
         inner = round(self.ratio * self.width)
         each = 6 * self.width**2 + 3 * self.width * inner + 18 * inner
         return self.layers * each, 2 * self.layers * self.width**2
@@ -153,8 +156,9 @@ class LinearTransformer:
 class UNet:
     """Stable Diffusion's UNet: residual blocks downsample the latents and upsample them again, with skip connections.
 
-    Residual blocks also take the time as an input. Each is followed by ``depths`` layers of self-attention,
-    cross-attention to the text and a gated feed-forward; ``middle`` such layers are at the bottom.
+    Residual blocks also take the time step as an input. Each block is followed by ``depths`` layers with
+    self-attention, cross-attention to the text and a gated feed-forward. The lowest resolution has ``middle`` such
+    layers.
     """
 
     widths: tuple[int, ...] = (320, 640, 1280, 1280)  # width by resolution, the finest first
@@ -167,23 +171,27 @@ class UNet:
 
     @property
     def layers(self) -> int:
-        """Layers with attention."""
+        """Number of layers with attention."""
         return sum((2 * self.blocks + 1) * depth for depth in self.depths) + self.middle
 
     def carried(self) -> tuple[int, float]:
-        """Number of layers (three residual blocks count as one), and their mean width per latent."""
+        """Number of layers, and the mean of their widths.
+
+        Three residual blocks count as one layer. Each width is multiplied by the layer's number of positions, divided
+        by the number of latents.
+        """
         blocks = [(out / 3, 1 / 3, halved) for _, out, halved in self._residuals()]
         blocks += [(width * depth, float(depth), halved) for width, depth, halved in self._attentions()]
         layers = round(sum(count for _, count, _ in blocks))
         return layers, sum(width / 4.0**halved for width, _, halved in blocks) / layers
 
     def met(self) -> tuple[float, float]:
-        """Same as in :class:`ClassTransformer`, with latents as positions."""
+        """As in :class:`ClassTransformer`, where each latent is a position."""
         parts = list(self._parts())
         return sum(cells / 4.0**halved for cells, _, halved in parts), float(sum(text for _, text, _ in parts))
 
     def seen(self) -> Iterator[tuple[int, int]]:
-        """Width times attention layers, and the number of halvings at that resolution."""
+        """For each resolution: width times number of attention layers, and how often the resolution was halved."""
         for halved, (width, depth) in enumerate(zip(self.widths, self.depths, strict=True)):
             if depth:
                 yield (2 * self.blocks + 1) * depth * width, halved
@@ -207,7 +215,7 @@ class UNet:
         return matrices + ends + norms + biases + told_times
 
     def _residuals(self) -> Iterator[tuple[int, int, int]]:
-        """Widths before and after each residual block, and the number of halvings of its resolution."""
+        """Widths before and after each residual block, and how often its resolution is halved."""
         into, skips = self.widths[0], [self.widths[0]]
         for halved, width in enumerate(self.widths):
             for _ in range(self.blocks):
@@ -224,7 +232,7 @@ class UNet:
                 into = width
 
     def _attentions(self) -> Iterator[tuple[int, int, int]]:
-        """Width, layers and halvings of each stack of layers with attention."""
+        """For each stack of layers with attention: width, number of layers, and how often its resolution is halved."""
         for halved, (width, depth) in enumerate(zip(self.widths, self.depths, strict=True)):
             for _ in range(2 * self.blocks + 1 if depth else 0):
                 yield width, depth, halved
@@ -232,7 +240,7 @@ class UNet:
             yield self.widths[-1], self.middle, len(self.widths) - 1
 
     def _parts(self) -> Iterator[tuple[int, int, int]]:
-        """Parameters of matrices and convolutions that image positions and text positions use."""
+        """Parameters of matrices and convolutions that image positions use, and of those that text positions use."""
         deepest = len(self.widths) - 1
         yield _conv(self.latents, self.widths[0]) + _conv(self.widths[0], self.latents), 0, 0
         for into, out, halved in self._residuals():
@@ -250,7 +258,7 @@ PictureTransformer = ClassTransformer | JointTransformer | CrossTransformer | Li
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autoencoder:
-    """Stable Diffusion's autoencoder: residual convolution blocks with three downsamplings and one attention.
+    """Stable Diffusion's autoencoder: residual convolution blocks with three downsamplings and one attention layer.
 
     References:
         Rombach et al. 2022, arXiv:2112.10752, appendix E.
@@ -261,7 +269,7 @@ class Autoencoder:
     mixed: bool = True  # whether a 1x1 convolution is on each side of the latents
 
     def parameters(self) -> int:
-        """Parameters of encoder and decoder."""
+        """Number of parameters of encoder and decoder together."""
         mixed = linear(2 * self.latents, 2 * self.latents) + linear(self.latents, self.latents) if self.mixed else 0
         return self._encoder() + self.decoder_parameters() + mixed
 
@@ -274,7 +282,7 @@ class Autoencoder:
         return total
 
     def decoder_parameters(self) -> int:
-        """Parameters of the decoder, without the convolution of the latents."""
+        """Number of parameters of the decoder, without the convolution of the latents."""
         turned = self.widths[::-1]
         total = _conv(self.latents, turned[0]) + _middle(turned[0]) + 2 * turned[-1] + _conv(turned[-1], 3)
         for i, (into, out) in enumerate(pairwise((turned[0], *turned))):
@@ -288,7 +296,7 @@ def _conv(into: int, out: int, taps: int = 9) -> int:
 
 
 def _residual(into: int, out: int) -> int:
-    """Parameters of two norms, two convolutions, and a 1x1 convolution if widths differ."""
+    """Parameters of a residual block: two norms, two convolutions, and a 1x1 convolution if its widths differ."""
     beside = _conv(into, out, 1) if into != out else 0
     return 2 * into + _conv(into, out) + 2 * out + _conv(out, out) + beside
 
@@ -299,7 +307,7 @@ def _middle(width: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextEncoder:
-    """A text encoder: CLIP's (``clip``), or T5's (gated feed-forward, no biases)."""
+    """A text encoder: that of CLIP (with ``clip``), or that of T5 (with gated feed-forwards and without biases)."""
 
     name: str
     vocab_size: int
@@ -325,13 +333,13 @@ class TextEncoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """A part of which only the number of parameters is known."""
+    """A part of a model of which only the number of parameters is known."""
 
     name: str
     count: int
 
     def parameters(self) -> int:
-        """The given number of parameters."""
+        """Number of parameters."""
         return self.count
 
 
@@ -344,7 +352,7 @@ class PictureModel:
     text: tuple[TextEncoder | Counted, ...] = ()
 
     def parts(self) -> dict[str, int]:
-        """Parameters by part."""
+        """Number of parameters of each part, by name."""
         names = {encoder.name: encoder.parameters() for encoder in self.text}
         denoiser = "UNet" if isinstance(self.transformer, UNet) else "transformer"
         return {denoiser: self.transformer.parameters(), "autoencoder": self.autoencoder.parameters(), **names}
@@ -418,4 +426,4 @@ PICTURE_MODELS: Mapping[str, PictureModel] = {
     "wan2.1-t2v-1.3b": _wan(width=1536, layers=30, ffn_width=8960),
     "wan2.1-t2v-14b": _wan(width=5120, layers=40, ffn_width=13_824),
 }
-"""The models, by their names in ``diffusion.KNOWN``."""
+"""The published models, by their names in ``diffusion.KNOWN``."""

@@ -1,7 +1,7 @@
 """Watts of a GPU over a whole run: an idle part, plus parts for moving bytes and for arithmetic.
 
-``kernels/power.py`` models one kernel running back to back. Over a whole run, power mostly follows from the average
-utilisation of memory bandwidth and peak arithmetic; the rest is fitted to the boards' own counters.
+``kernels/power.py`` predicts the power of one kernel that runs without gaps. Over a whole run, power mostly follows
+from the average utilisation of memory bandwidth and arithmetic. The constants are fitted to the boards' power counters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chipwise.predict.whole_runs.sums import Amount, Law, named, value_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Shares of a run's time that kinds of work take at the data sheet's rates; their sum may exceed one."""
+    """Shares of a run's time that each kind of work would take at the data sheet's rates. Their sum may exceed one."""
 
     memory: float
     compute: float
@@ -23,12 +23,12 @@ class Shares:
 
 
 def watts_law(device: DeviceProfile, shares: Shares, levels: tuple[str, ...]) -> Law:
-    """The summands of one board's mean power.
+    """The law for one board's mean power: a sum of contributions, such as idle power and power for moving bytes.
 
     Args:
-        device: The board; all summands are shares of its power limit.
+        device: The board; each contribution is a share of its power limit.
         shares: Average utilisation in the run.
-        levels: Names of the deviations that apply to its terms.
+        levels: Properties that other runs share, such as the GPU; fitted terms have a deviation for each property.
 
     Raises:
         Unsupported: The device lists no board power.
@@ -43,5 +43,5 @@ def watts_law(device: DeviceProfile, shares: Shares, levels: tuple[str, ...]) ->
 
 
 def mean_watts(device: DeviceProfile, law: Law, terms: Mapping[str, float]) -> float:
-    """Power by the law with ``terms``, at most the board's limit."""
+    """Mean watts according to the law with the fitted ``terms``, at most the board's power limit."""
     return min(float(value_of(law, terms)), device.board_power_w)

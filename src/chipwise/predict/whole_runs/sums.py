@@ -1,11 +1,11 @@
-"""Times as sums of amounts of work over fitted rates: the form of the laws for whole runs.
+"""The form of the laws for whole runs: a time is a sum of amounts of work over fitted rates.
 
     t = Σ over sums s of (Σ over the amounts a in s of (a · e^(Σ terms))^p)^(1/p)
 
 An amount is computed from a data sheet and a model: bytes / bandwidth, FLOPs / peak, or a number of kernels or steps.
-Its terms are named logarithms that are bundled as data: one common to all runs, and deviations by stack, device and
-vendor. Amounts within one sum overlap (a smooth maximum); the sums are added. A term without runs is 0, so an
-unmeasured chip has only its vendor's terms and the common ones.
+Its terms are logarithms with names, and their fitted values are bundled as data: one term is common to all runs, and
+others are deviations by stack, device and vendor. Amounts within one sum overlap (a smooth maximum); the sums are
+added. A term without runs is 0, so a chip without runs has only the common terms and those of its vendor.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from chipwise.core.files import read_text
 
 SHARPNESS = 3.0  # sharpness of the smooth maximum
 Terms = tuple[tuple[str, float], ...]
-"""Names of terms, with their factors."""
+"""Names of terms, each with the factor by which the term is multiplied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """One summand of a run: its value, the sum that it belongs to, and the terms of its rate."""
+    """One amount of work of a run: its value, the number of the sum to which it belongs, and the terms of its rate."""
 
     value: Size  # seconds at the sheet's rates, or a count; a number, or an array with one value per run
     sum: int
@@ -35,16 +35,16 @@ class Amount:
 
 
 Law = Sequence[Amount]
-"""The summands of one run."""
+"""The amounts of work of one run."""
 
 
 def named(kind: str, levels: Iterable[str]) -> Terms:
-    """The terms ``kind``, ``kind|level`` … of an amount: the common term, then the deviation of each level."""
+    """Names of an amount's terms: ``kind`` for the common term, and ``kind|level`` for the deviation of each level."""
     return ((kind, 1.0), *((f"{kind}|{level}", 1.0) for level in levels))
 
 
 def value_of(law: Law, constants: Mapping[str, float]) -> Size:
-    """The law's prediction with ``constants``, in the unit of its amounts: a number, or an array."""
+    """The prediction of a law with ``constants``, as a number or an array in the unit of the law's amounts."""
     sums: dict[int, Size] = {}
     for amount in law:
         rate = sum(constants.get(name, 0.0) * times for name, times in amount.terms)
@@ -54,11 +54,12 @@ def value_of(law: Law, constants: Mapping[str, float]) -> Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """Fitted terms by fold, half-widths of 90 % intervals as logarithms, and the fitted situations.
+    """Fitted terms of each fold, half-widths of 90 % intervals as logarithms, and what the runs in the fit cover.
 
-    A fold is named after what the fit left out, such as ``device:h100-sxm``; it stores the terms that differ from the
-    full fit's, ``none``. A place is a device with its runtime, for which intervals are estimated. ``halfwidths`` is
-    keyed ``SITUATION|PLACE``, with ``*`` for all places together. ``runs`` are ``PLACE|MODEL``.
+    A fold is named after the data that its fit leaves out, such as ``device:h100-sxm``; it stores the terms that differ
+    from those of the full fit, which is named ``none``. A place is a device with its runtime. The keys of
+    ``halfwidths`` are ``SITUATION|PLACE``, with ``*`` for all places together. ``runs`` lists the runs in
+    the fit as ``PLACE|MODEL``.
     """
 
     folds: Mapping[str, Mapping[str, float]]
@@ -67,16 +68,20 @@ class Constants:
     places: frozenset[str]
     devices: frozenset[str]
     vendors: frozenset[str]
-    splits: Mapping[str, int]  # number of cross-validation parts by kind of fold; one item at a time if missing
+    splits: Mapping[str, int]  # parts of cross-validation by kind of fold; if missing, one per item
     source: str
 
     def terms(self, fold: str | None = None) -> Mapping[str, float]:
-        """The terms of the fit without ``fold``; of the full fit if it had no data of ``fold``."""
+        """The terms of the fit without the data of ``fold``, or those of the full fit if there is no such data."""
         own = self.folds.get(fold or "none", {})
         return {**self.folds["none"], **own}
 
     def situation(self, *, device: str, vendor: str, place: str, model: str, leave_out: str = "none") -> str:
-        """The closest data in the fit: model and device (known), device (seen), vendor (sibling) or none (unseen)."""
+        """How close the runs in the fit are to a run.
+
+        ``known``: the model was run on the device. ``seen``: other models were run on the device. ``sibling``: only
+        other devices of the vendor are in the fit. ``unseen``: none of these.
+        """
         if leave_out in ("none", "model") and device in self.devices:
             return "known" if leave_out == "none" and f"{place}|{model}" in self.runs else "seen"
         return "sibling" if leave_out in ("none", "model", "device") and vendor in self.vendors else "unseen"
@@ -88,5 +93,5 @@ class Constants:
 
 
 def load(path: Path) -> Constants:
-    """The constants in a bundled file, compressed by gzip or not."""
+    """Loads the constants from a bundled file, which may be compressed by gzip."""
     return build(Constants, json.loads(read_text(path)), file=str(path))

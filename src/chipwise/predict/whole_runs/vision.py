@@ -1,9 +1,9 @@
-"""Vision transformers: work of a forward pass over a batch of images, and PyTorch's time for it.
+"""Vision transformers: the work of a forward pass over a batch of images, and the time of this pass in PyTorch.
 
-A plain vision transformer cuts the image into patches, multiplies each with one matrix, puts prefix tokens before them
-(a class token, registers), and is a stack of ordinary encoder layers. Its time is a sum of products, attention,
-activation traffic and a cost per kernel, over rates fitted to published runs (``predict/whole_runs/sums.py``). Other
-image models are predicted only from their multiply-adds and activations.
+A plain vision transformer cuts the image into patches, multiplies each patch by one matrix, puts prefix tokens before
+the patches (a class token, registers), and applies a stack of ordinary encoder layers. Its time is a sum of matrix
+products, attention, activation traffic and a cost per kernel, at rates fitted to published runs
+(``predict/whole_runs/sums.py``). Other image models are predicted only from their multiply-adds and activations.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-from chipwise.core.dtypes import DType
 from chipwise.errors import SpecError, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.arch.arch import ArchSpec
@@ -23,7 +22,7 @@ from chipwise.predict.cost.model import Predicted
 from chipwise.predict.whole_runs.sums import Amount, Constants, Law, load, named, value_of
 
 DATA = Path(__file__).parents[1] / "data" / "vision.json"
-LAYER_KERNELS = 12  # two norms, four products, attention, activation, two sums, two scales or casts
+LAYER_KERNELS = 12  # two norms, four matrix products, attention, activation, two sums, two scales or casts
 CHANNELS = 3
 FLOPS_A_JOULE = 0.8e12  # 16-bit FLOPs per joule at the power limit, about what an H100 sustains at 700 W
 BYTES = {"fp32": 4, "tf32": 4}  # bytes per value; otherwise 2
@@ -32,7 +31,7 @@ AMP = {"amp": "fp16", "amp_bf16": "bf16"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisionTransformer:
-    """A plain vision transformer, with the sizes used in papers and timm.
+    """A plain vision transformer, described by the sizes that papers and timm state.
 
     Raises:
         SpecError: A size is not above zero, or the patch does not fit in the image.
@@ -57,12 +56,12 @@ class VisionTransformer:
 
     @property
     def patches(self) -> int:
-        """Patches of one image."""
+        """Number of patches of one image."""
         return (self.image_size // self.patch) ** 2
 
     @property
     def tokens(self) -> int:
-        """Positions of one image, prefix tokens included."""
+        """Number of positions of one image, including prefix tokens."""
         return self.patches + self.prefix_tokens
 
     @property
@@ -79,7 +78,7 @@ class VisionTransformer:
 
     @property
     def product_flops(self) -> float:
-        """FLOPs per image of products with weights; a multiply-add is two."""
+        """FLOPs per image of matrix products with weights; a multiply-add counts as two FLOPs."""
         mlp = (3 if self.gated else 2) * self.width * self.mlp_hidden
         layers = self.tokens * self.depth * (4 * self.width**2 + mlp)
         stem = self.patches * CHANNELS * self.patch**2 * self.width
@@ -92,7 +91,7 @@ class VisionTransformer:
 
     @property
     def activations(self) -> float:
-        """Values that kernels write per image, without the scores of fused attention."""
+        """Number of values that kernels write per image, without the scores of fused attention."""
         each = 9 * self.width + (3 if self.gated else 2) * self.mlp_hidden
         return float(self.depth * self.tokens * each + self.tokens * self.width)
 
@@ -103,9 +102,9 @@ class VisionTransformer:
 
 
 def plain(arch: ArchSpec) -> VisionTransformer | None:
-    """``arch`` as a plain vision transformer; None if it is not one.
+    """Converts ``arch`` to a plain vision transformer; None if it is not one.
 
-    In a plain vision transformer, layers are equal, attention is global, and blocks contain no further norms.
+    In a plain vision transformer, all layers are equal, attention is global, and blocks contain no norms of their own.
     """
     if not arch.image_tokens:
         return None
@@ -133,7 +132,7 @@ def plain(arch: ArchSpec) -> VisionTransformer | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Setting of a run: PyTorch eager or compiled, number format, memory layout of images, version."""
+    """How a run was set up: device, PyTorch mode (eager, compiled), number format, image layout, PyTorch version."""
 
     device: DeviceProfile
     runtime: str = "pytorch compiled"
@@ -143,12 +142,12 @@ class Setup:
 
     @property
     def place(self) -> str:
-        """The device with its runtime, as the key of intervals."""
+        """The device and the runtime, as the key of intervals."""
         return f"{self.device.name}|{self.runtime}"
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Names of the deviations that apply to a run's terms."""
+        """Properties that other runs share, such as the device; fitted rates have a deviation for each property."""
         device, kind = self.device, "cpu" if self.device.kind == "cpu" else "gpu"
         own, style = f"{kind}|{self.runtime}", f"{self.dtype}|{self.layout}"
         return (
@@ -163,28 +162,27 @@ class Setup:
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of an activation."""
+        """Bytes per activation value."""
         return BYTES.get(self.dtype, 2)
 
     @property
     def peak_flops_per_s(self) -> float:
-        """Dense rate in the products' number format, at most what the board's power allows.
+        """Dense rate in the number format of the matrix products, capped at what the board's power allows.
 
         Raises:
-            Unsupported: The sheet has no such rate.
+            Unsupported: The sheet has no rate for this number format.
         """
-        for name in (AMP.get(self.dtype, self.dtype), "fp16", "bf16", "fp32"):
-            if rate := self.device.peak_flops_per_s.get(DType(name)):
-                power = self.device.board_power
-                return rate if power is None else min(rate, FLOPS_A_JOULE * power.number)
-        raise Unsupported(f"{self.device.name} lists no rate of {self.dtype} products")
+        rate, power = self.device.rate(AMP.get(self.dtype, self.dtype), "fp16", "bf16", "fp32"), self.device.board_power
+        if rate is None:
+            raise Unsupported(f"{self.device.name} lists no rate for {self.dtype} products")
+        return rate if power is None else min(rate, FLOPS_A_JOULE * power.number)
 
 
 def plain_law(model: VisionTransformer, setup: Setup, batch: int) -> Law:
-    """The summands of a pass over ``batch`` images.
+    """The amounts of work of a pass over ``batch`` images; ``whole_runs/sums.py`` predicts its seconds from them.
 
     Raises:
-        Unsupported: The device lists no rate for such products.
+        Unsupported: The device lists no rate for matrix products in this number format.
     """
     peak, bandwidth = setup.peak_flops_per_s, setup.device.mem_bandwidth_bytes_per_s
     head = model.width / max(model.heads, 1)
@@ -210,7 +208,7 @@ def step_s(model: VisionTransformer, setup: Setup, *, batch: int = 1, fold: str 
     """Seconds of a pass over ``batch`` images, with its 90 % interval.
 
     Raises:
-        Unsupported: The device lists no rate for such products.
+        Unsupported: The device lists no rate for matrix products in this number format.
     """
     held = constants()
     situation = held.situation(device=setup.device.name, vendor=setup.device.vendor, place=setup.place, model="")

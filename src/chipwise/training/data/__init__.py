@@ -1,1 +1,1 @@
-"""Data sets: the protocol and its kinds, text sources, tokenizers, token windows, and readers of users' files."""
+"""Data sets: their protocol and implementations, text sources, tokenizers, and readers of users' files."""

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def write_arrays(path: Path, arrays: Mapping[str, AnyArray], *, packed: bool = False) -> None:
-    """Writes named arrays to one file, replacing it atomically; ``packed`` compresses them."""
+    """Writes named arrays to one file, which is replaced atomically; ``packed`` says whether to compress them."""
     stream = io.BytesIO()
     (np.savez_compressed if packed else np.savez)(stream, **arrays)  # type: ignore[arg-type]
     with storage(path):
@@ -26,15 +26,15 @@ def write_arrays(path: Path, arrays: Mapping[str, AnyArray], *, packed: bool = F
 
 
 def read_arrays(path: str | Path, made: Callable[[Mapping[str, AnyArray]], T], *, what: str = "data") -> T:
-    """Reads the arrays of a file and returns ``made(arrays)``; a KeyError in ``made`` means that an array is missing.
+    """Reads the arrays of a file, and returns the object that ``made`` builds from them.
 
     Raises:
-        DataError: The file is missing or is not what :func:`write_arrays` writes.
+        DataError: The file is missing or is not what :func:`write_arrays` writes, or ``made`` raised a KeyError.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
             return made(file)
     except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file of {what}") from None
+        raise DataError(f"{path}: there is no such file; it should contain {what}") from None
     except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: not a file of {what} ({error}); delete it, and it will be created again") from None

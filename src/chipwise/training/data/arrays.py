@@ -1,7 +1,7 @@
-"""Data sets stored as arrays in one ``.npz`` file, and the most common kind: inputs with class labels.
+"""Base class of data sets stored as arrays in one ``.npz`` file, and the data set of inputs with class labels.
 
-The file of labelled data holds the inputs (uint8 or float32) and labels of each part, and the mean and standard
-deviation that inputs are scaled by. Models output one logit per class.
+The file of labelled data contains the inputs (uint8 or float32) and labels of each part (training, validation, test),
+and the mean and standard deviation for scaling the inputs. Models output one logit per class.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Part = tuple[AnyArray, NDArray[np.int64]]  # inputs (n, …) and labels (n,)
 
 
 class ArrayDataset(ABC):
-    """Base of data sets stored as arrays; see :class:`chipwise.training.data.dataset.Dataset`.
+    """Base class of data sets stored as arrays; see :class:`chipwise.training.data.dataset.Dataset`.
 
     A subclass defines the arrays of its file (:meth:`fields`, :meth:`of_fields`), the inputs of a model
     (:meth:`examples`), and the score of a model's outputs (:meth:`metric`).
@@ -57,7 +57,7 @@ class ArrayDataset(ABC):
 
     @abstractmethod
     def sizes(self) -> Iterator[tuple[int, int]]:
-        """Number of entries and bytes of each part, in the order of ``PARTS``."""
+        """Yields the number of entries and the number of bytes of each part, in the order of ``PARTS``."""
 
     @abstractmethod
     def count(self, split: Split) -> int:
@@ -71,10 +71,10 @@ class ArrayDataset(ABC):
     def metric(
         self, outputs: NDArray[np.floating], split: Split, rows: slice = ALL
     ) -> tuple[Float64Array, Float64Array]:
-        """Loss of each example given the model's outputs, and each example's size; both (n,).
+        """Loss and size of each example, given the model's outputs; both (n,).
 
-        Losses are NaN if outputs are not finite. The total loss is the sum of the losses divided by the sum of the
-        sizes.
+        Losses are NaN if outputs are not finite. The mean loss of several examples is the sum of their losses divided
+        by the sum of their sizes.
         """
 
     def save(self, path: Path) -> None:
@@ -91,15 +91,15 @@ class ArrayDataset(ABC):
         return read_arrays(path, cls.of_fields)
 
     def example_tokens(self, arch: ArchSpec) -> int:
-        """Positions that the model's layers process for one example."""
+        """Number of positions that the model's layers process for one example."""
         return max(1, arch.max_tokens)
 
     def step_tokens(self, arch: ArchSpec, recipe: Recipe) -> int:
-        """Positions in one training batch."""
+        """Number of positions in one training batch."""
         return recipe.batch_windows * self.example_tokens(arch)
 
     def shown_loss(self, loss: float) -> float:
-        """The loss unchanged: nats per example."""
+        """Returns the loss unchanged, in nats per example."""
         return loss
 
     def judge(
@@ -127,13 +127,15 @@ class ArrayDataset(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledArrays(ArrayDataset):
-    """Inputs with class labels, in three parts. Models read ``(inputs − mean) / std``; the metric is the error rate.
+    """Inputs with class labels, split into training, validation and test parts.
+
+    Models read ``(inputs − mean) / std``; the metric is the error rate.
 
     Attributes:
         train: Inputs (n, …) as stored, and labels (n,). Inputs are uint8 or float32, or int64 word ids, which are not
             scaled.
-        validation: Inputs and labels of the part that models are selected on.
-        test: Inputs and labels of the part that is used for no selection.
+        validation: Inputs and labels of the part on which models are selected.
+        test: Inputs and labels of the part that is not used to select models.
         classes: Names of the labels, in order.
         mean: Subtracted from the inputs; broadcasts against one example.
         std: Divisor of the inputs after the mean is subtracted.
@@ -148,7 +150,7 @@ class LabelledArrays(ArrayDataset):
 
     @property
     def identity(self) -> Sequence[object]:
-        """Sizes, class names and the first examples, which identify the data."""
+        """Values that identify the data: its shape, the class names, and a digest of the first training examples."""
         inputs, labels = self.train
         first = digest([np.asarray(inputs[:64], np.float64).round(6).ravel().tolist(), labels[:1024].tolist()])
         return [*inputs.shape, *self.classes, first]
@@ -162,7 +164,7 @@ class LabelledArrays(ArrayDataset):
             raise InputError(f"the model reads examples of {shape}, the data has {self.train[0].shape[1:]}")
 
     def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
-        """Scaled inputs (rows, …) and labels (rows,); every epoch has its own order."""
+        """Scaled inputs (rows, …) and labels (rows,) of a batch; the order differs between epochs."""
         import torch
 
         inputs, labels = self.train
@@ -171,7 +173,7 @@ class LabelledArrays(ArrayDataset):
         return torch.from_numpy(np.ascontiguousarray(chosen)), torch.from_numpy(labels[rows])
 
     def changed(self, inputs: AnyArray, random: np.random.Generator) -> AnyArray:
-        """Training inputs after random changes that keep their labels valid (augmentation); unchanged in this class."""
+        """Augments training inputs: random changes that keep labels valid. This class changes nothing."""
         return inputs
 
     def scaled(self, inputs: AnyArray) -> AnyArray:
@@ -186,7 +188,7 @@ class LabelledArrays(ArrayDataset):
         return self.validation if split == "validation" else self.test
 
     def sizes(self) -> Iterator[tuple[int, int]]:
-        """Examples and bytes of each part."""
+        """Yields the number of examples in each part, and the number of bytes of their inputs."""
         for inputs, labels in (self.train, self.validation, self.test):
             yield len(labels), int(inputs.nbytes)
 
@@ -201,7 +203,7 @@ class LabelledArrays(ArrayDataset):
     def metric(
         self, outputs: NDArray[np.floating], split: Split, rows: slice = ALL
     ) -> tuple[Float64Array, Float64Array]:
-        """1 for each wrong prediction and 0 for each correct one; every size is 1."""
+        """Losses are 1 for wrong predictions and 0 for correct ones; all sizes are 1."""
         return errors_of(outputs, self.part(split)[1][rows])
 
     def loss(self, model: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
@@ -229,20 +231,26 @@ class LabelledArrays(ArrayDataset):
 
     @classmethod
     def of_parts(cls, parts: Mapping[str, Part], classes: Iterable[str], scales: Scales) -> Self:
-        """Builds the data set from its parts by name, the class names, and the mean and deviation of its inputs."""
+        """Builds the data set from the part for each name in ``PARTS``, the class names, and the scales.
+
+        The scales are the mean and the standard deviation of the inputs.
+        """
         train, validation, test = (parts[name] for name in PARTS)
         mean, std = scales
         return cls(train=train, validation=validation, test=test, classes=tuple(classes), mean=mean, std=std)
 
 
 def errors_of(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> tuple[Float64Array, Float64Array]:
-    """1 for each wrong prediction, else 0, and sizes of 1; errors are NaN if logits are not finite."""
+    """Error of each example (1 if wrong, 0 if right, NaN if its logits are not finite), and its size, which is 1."""
     wrong = (logits.argmax(axis=1) != labels).astype(float)
     return np.where(np.isfinite(logits).all(axis=1), wrong, np.nan), np.ones(len(labels))
 
 
 def rows_of_batch(number: int, rows: int, count: int, *, seed: int) -> NDArray[np.int64]:
-    """Indices of the examples in batch ``number`` (``rows`` of ``count``); every epoch has a different order."""
+    """Indices (rows,) of the examples in batch ``number``; the data has ``count`` examples.
+
+    The order of the examples is different in each epoch.
+    """
     places = (divmod(i, count) for i in range(number * rows, (number + 1) * rows))
     return np.array([shuffled(seed, epoch, count)[place] for epoch, place in places])
 

@@ -1,9 +1,9 @@
-"""The protocol of data sets for training, and the table of their kinds.
+"""Defines the protocol of data sets for training, and the table of data set classes.
 
-The trainer contains no code for a particular domain. It gets the batch of a step, the loss of a batch, and the quality
-of a model on held-out data from a data set. Text windows are one kind (``tokens.TokenData``), arrays with labels
-another (``arrays.LabelledArrays``). A data set is a file that any worker can read; a :class:`DataFile` names its kind
-and path.
+The trainer contains no code for a particular domain. A data set provides the batch of a step, the loss of a batch, and
+a model's quality on held-out data. ``tokens.TokenData`` is the data set class for text, and ``arrays.LabelledArrays``
+that for arrays with labels. A data set is stored in a file that any worker can read; a :class:`DataFile` names the kind
+of the data set and the path of the file.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PartT = TypeVar("PartT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """Location and kind of a training's data."""
+    """Location and kind of the data of a training run."""
 
     path: str
     kind: str = "tokens"  # a key of DATASETS
@@ -61,7 +61,7 @@ class DataFile:
         """Loads the data set.
 
         Raises:
-            UnknownName: No such kind is known.
+            UnknownName: There is no data set of this kind.
             DataError: The file is missing or broken.
         """
         found: Dataset = DATASETS.load(self.kind)(Path(self.path))
@@ -78,29 +78,32 @@ class HeldOutScore:
 
 @runtime_checkable
 class HoldsWeights(Protocol):
-    """Data with fixed weights that a model contains but does not learn, such as a decoder's."""
+    """Data sets that provide fixed weights for models, such as the decoder of latents.
+
+    Models contain these weights, but training does not change them.
+    """
 
     def held(self, arch: ArchSpec) -> Mapping[str, AnyArray]:
-        """Fixed tensors by their names in the model's torch module; empty if there are none."""
+        """The fixed weights by their names in the model's torch module; empty if there are none."""
         ...
 
 
 class Dataset(Protocol):
-    """Data for training and evaluation. Deterministic: the batch number and the seed determine a batch.
+    """Data for training and evaluation. Each batch is determined by its index and the seed.
 
     A batch is a tuple of tensors whose first axis is the example, so that a batch can be split.
     """
 
     @property
     def identity(self) -> Sequence[object]:
-        """Plain values that identify this data; they are part of a training's identity."""
+        """Plain values that identify the data; they are part of a training run's identity."""
         ...
 
     def require_fit(self, arch: ArchSpec) -> None:
-        """Checks that ``arch`` can learn from this data.
+        """Checks that models of ``arch`` fit the data.
 
         Raises:
-            InputError: It cannot; the message says what differs.
+            InputError: ``arch`` does not fit the data; the message says what differs.
         """
         ...
 
@@ -109,7 +112,7 @@ class Dataset(Protocol):
         ...
 
     def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
-        """Batch number ``number``: ``recipe.batch_windows`` examples, inputs first."""
+        """Batch ``number``, with ``recipe.batch_windows`` examples; the tensors of model inputs come first."""
         ...
 
     def loss(self, model: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
@@ -125,13 +128,14 @@ class Dataset(Protocol):
     ) -> HeldOutScore:
         """Quality of ``model`` on ``split``.
 
-        ``most`` limits the evaluation to the first so many bytes of text, or examples. ``dtype`` is FP32 unless given.
+        If ``most`` is given, only the first ``most`` bytes of text, or the first ``most`` examples, are used.
+        ``dtype`` is the number format of matrix products; default: FP32.
         """
         ...
 
 
 def with_held(model: Module, data: Dataset) -> Module:
-    """A new model with the weights of ``model`` and the fixed weights of ``data``."""
+    """Loads the fixed weights of ``data`` into a new ``model``, and returns it."""
     import torch
 
     if isinstance(data, HoldsWeights):
@@ -141,10 +145,10 @@ def with_held(model: Module, data: Dataset) -> Module:
 
 
 def fitting(part: object, kind: type[PartT], message: str) -> PartT:
-    """Returns ``part``, a model's stem or head, after checking that its type is ``kind``, which the data needs.
+    """Returns ``part``, a model's stem or head, if its type is ``kind``, the type that the data needs.
 
     Raises:
-        InputError: Its type is different; ``message`` is the error text.
+        InputError: ``part`` has a different type; ``message`` is the error text.
     """
     if not isinstance(part, kind):
         raise InputError(message)

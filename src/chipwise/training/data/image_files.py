@@ -1,4 +1,4 @@
-"""Reads users' image files with Pillow; only regular files of limited size."""
+"""Reads users' image files with Pillow. Only regular files of limited size are accepted."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from chipwise.errors import DataError
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
-MOST_BYTES = 2**28  # in one image file
-MOST_PIXELS = 2**26  # in one image
+MOST_BYTES = 2**28  # most bytes of an image file
+MOST_PIXELS = 2**26  # most pixels of an image
 _BROKEN = (
     *(OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, TypeError, OverflowError, MemoryError),
     *(struct.error, zlib.error),
@@ -25,11 +25,11 @@ _BROKEN = (
 
 
 def read_image(path: Path, *, channels: int) -> PillowImage:
-    """Reads an image file as a Pillow image: grey for one channel, RGB for more.
+    """Reads an image file as a Pillow image: in grey for one channel, in RGB for more channels.
 
     Raises:
         SpecError: The file does not exist or is not a regular file.
-        DataError: It is not an image, or too large.
+        DataError: The file is not an image, or the image is too large.
     """
     return decoded_image(read_bytes(path, most=MOST_BYTES), where=str(path), channels=channels)
 
@@ -38,7 +38,7 @@ def decoded_image(content: bytes, *, where: str, channels: int) -> PillowImage:
     """Decodes the image in ``content``; ``where`` names it in error messages.
 
     Raises:
-        DataError: It is not an image, or too large.
+        DataError: ``content`` is not an image, or the image is too large.
     """
     with optional_imports():
         from PIL import Image, UnidentifiedImageError

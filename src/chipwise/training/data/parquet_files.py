@@ -1,4 +1,7 @@
-"""Reads columns of a user's Parquet file; a file that declares too large a size is refused before it is read."""
+"""Reads columns of a user's Parquet file.
+
+A file is rejected before its rows are read if its metadata give too large an uncompressed size.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from chipwise.errors import DataError
 
 
 def read_columns(path: Path, columns: Sequence[str]) -> list[list[Any]]:
-    """The values of each of ``columns``, in that order; the file must have at least one row.
+    """The values of the ``columns``, in this order; the file must have at least one row.
 
     Raises:
         DataError: The file is missing, truncated, lacks a column, or has no rows.
-        SpecError: Its uncompressed size is too large.
+        SpecError: The file's uncompressed size is too large.
         MissingExtra: pyarrow is not installed.
     """
     with optional_imports():

@@ -11,14 +11,15 @@ from chipwise.model.arch.arch import ArchSpec
 
 WINDOW_TOKENS = 128
 TEXT_TABLE_DECAY = 0.1
-"""Table decay of text models that begin with random weights: 1.129 -> 1.074 bits per byte after 6.7 passes over 4.9 MB
+"""Weight decay of tables in text models that start from random weights; it lowered bits per byte from 1.129 to 1.074
+after 6.7 passes over 4.9 MB
 (docs/notes/training.md)."""
 STEPS = "-steps"  # suffix of file names whose budget is counted in steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Recipe of a training. The defaults were measured: docs/notes/training.md."""
+    """Recipe of a training run. The defaults are the result of measurements: docs/notes/training.md."""
 
     window_tokens: int = WINDOW_TOKENS
     batch_windows: int = 16
@@ -38,10 +39,10 @@ class Recipe:
             if getattr(self, name) < 1:
                 raise SpecError(f"must be at least 1, not {getattr(self, name)}", field=name)
         if not 0 < self.decay_share <= 1:
-            raise SpecError(f"must lie between 0 and 1, not {self.decay_share}", field="decay_share")
+            raise SpecError(f"must be above 0 and at most 1, not {self.decay_share}", field="decay_share")
 
     def rates(self, d_model: int) -> tuple[float, float]:
-        """Full learning rates of the layers' matrices and of all other parameters, for a model of this width."""
+        """Peak learning rates for a model of this width: for the layers' matrices, and for all other parameters."""
         share = 1.0 if self.rate_width is None else math.sqrt(self.rate_width / d_model)
         return self.matrix_rate * share, self.table_rate * share
 
@@ -53,5 +54,5 @@ def tokens_per_step(arch: ArchSpec, recipe: Recipe | None = None) -> int:
 
 
 def budget_name(budget: float, *, counted: bool) -> str:
-    """The part of a training's file names that states its budget: ``4`` (CPU seconds) or ``300-steps``."""
+    """The budget as used in a training run's file names: ``4`` (CPU seconds) or ``300-steps``."""
     return f"{int(budget)}{STEPS}" if counted else f"{budget:g}"

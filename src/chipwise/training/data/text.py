@@ -1,8 +1,8 @@
-"""Training text: read, deduplicated and split into training, validation and test parts by whole entries.
+"""Reads training text, removes duplicates, and splits its entries into training, validation and test parts.
 
-Related entries (terms under one parent, codes of one category) form a group, and all entries of a group are in the same
-part, so that no model is evaluated on text closely related to its training text. Models are selected on the validation
-part; the test part only scores selected models.
+Related entries (terms under one parent, codes of one category) form a group. All entries of a group are in the same
+part, so that no model is evaluated on text that is closely related to its training text. Models are selected on the
+validation part; the test part is used only to score the selected models.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chipwise.errors import DataError, SpecError, counted
 
 MOST_TEXT_BYTES = 2**31  # per file; files are read whole
 MINIMUM_TRAIN_BYTES = 20_000
-MINIMUM_HELD_OUT_BYTES = 1_000  # of the validation part, and of the test part
+MINIMUM_HELD_OUT_BYTES = 1_000  # least bytes of the validation part, and of the test part
 ENOUGH_ENTRIES = 20  # fewest entries from which some are held out
 PASSAGE = 600  # characters per piece of text without natural divisions
 
@@ -40,11 +40,12 @@ SOURCES = Table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSpec:
-    """The text to learn, and how it is split.
+    """The ``data`` of a run file for text: its source, and how it is split.
 
-    ``paths`` (file names or globs, relative to the run file, or ``package:NAME/GLOB`` inside an installed package) and
-    ``entries`` are for the source ``files``. The test part is as large as the validation part unless ``test_share`` is
-    given. Entries are divided by blank lines, by lines, by files, or into passages of about 600 characters.
+    ``paths`` and ``entries`` apply to the source ``files``. ``paths`` are file names or globs, relative to the run
+    file's folder; ``package:NAME/GLOB`` means files in an installed package. ``entries`` says how files are divided
+    into entries: at blank lines, into lines, one per file, or into passages of about 600 characters. The test part is
+    as large as the validation part unless ``test_share`` is given.
     """
 
     source: str = "medical-definitions"
@@ -61,12 +62,14 @@ class DataSpec:
                 raise SpecError(f"must lie between 0.001 and 0.5, not {share}", field=name)
         if self.validation_share + self.share_of_test > 0.9:
             raise SpecError(
-                f"with {self.share_of_test:g} for the test part less than a tenth of the text would be left to train "
-                "on; lower it, or set test_share",
+                f"leaves less than a tenth of the text for training, because the test part takes "
+                f"{self.share_of_test:g}; lower validation_share, or set test_share",
                 field="validation_share",
             )
         if self.paths and self.source == "medical-definitions":
-            raise SpecError(f"source {self.source} takes none; set source: files, or leave them out", field="paths")
+            raise SpecError(
+                f"`source: {self.source}` takes no paths; leave them out, or set `source: files`", field="paths"
+            )
 
     @property
     def share_of_test(self) -> float:
@@ -76,7 +79,7 @@ class DataSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One piece of text; entries of the same ``group`` are never separated by the split."""
+    """One text; the split never separates entries of the same ``group``."""
 
     text: str
     group: str
@@ -84,7 +87,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawText:
-    """Text of a source, before duplicates are removed and it is split."""
+    """Text of a source, before duplicates are removed and the text is split."""
 
     entries: tuple[Entry, ...]
     source: str  # origin of the text, with versions
@@ -101,7 +104,6 @@ class Corpus:
     test: tuple[str, ...] = ()
     source: str
     licence: str
-    duplicates: int  # entries that were dropped
 
     @property
     def bytes_train(self) -> int:
@@ -120,11 +122,11 @@ class Corpus:
 
     @property
     def digest(self) -> str:
-        """Identity of the text and its split."""
+        """Digest that identifies the text and its split."""
         return digest([self.train, self.validation, self.test])
 
     def summary(self) -> dict[str, object]:
-        """The figures that a report shows."""
+        """Facts about the text for reports."""
         return {
             "name": self.name,
             "entries_train": len(self.train),
@@ -139,19 +141,18 @@ class Corpus:
 
 
 def load_corpus(spec: DataSpec | Mapping[str, object], *, base: str | Path = ".") -> Corpus:
-    """Reads the text that ``spec`` names; ``base`` is the folder that relative paths start from.
+    """Reads and splits the text that ``spec`` names; relative paths start from the folder ``base``.
 
     Raises:
-        DataError: Text that is missing, not text, or too little.
+        DataError: A file is missing or is not a text file, or there is too little text.
         MissingExtra: The source's packages are not installed.
-        UnknownName: No such source.
+        UnknownName: There is no source of this name.
     """
     if not isinstance(spec, DataSpec):
         spec = build(DataSpec, spec, field="data")
     read: Callable[[DataSpec, Path], RawText] = SOURCES.load(spec.source)
     raw = read(spec, Path(base))
-    unique, dropped = deduplicate(raw.entries)
-    train, validation, test = split(unique, validation=spec.validation_share, test=spec.share_of_test)
+    train, validation, test = split(deduplicate(raw.entries), validation=spec.validation_share, test=spec.share_of_test)
     corpus = Corpus(
         name=spec.source,
         train=train,
@@ -159,7 +160,6 @@ def load_corpus(spec: DataSpec | Mapping[str, object], *, base: str | Path = "."
         test=test,
         source=raw.source,
         licence=raw.licence,
-        duplicates=dropped,
     )
     _check_size(corpus, spec)
     return corpus
@@ -170,16 +170,13 @@ def normal_form(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
-def deduplicate(entries: Iterable[Entry]) -> tuple[tuple[Entry, ...], int]:
-    """Removes entries that repeat an earlier one (ignoring case and spacing); also the number removed."""
+def deduplicate(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """Removes empty entries, and those that repeat an earlier one (ignoring case and spacing)."""
     seen: dict[str, Entry] = {}
-    total = 0
     for entry in entries:
-        form = normal_form(entry.text)
-        if form:
-            total += 1
+        if form := normal_form(entry.text):
             seen.setdefault(form, entry)
-    return tuple(seen.values()), total - len(seen)
+    return tuple(seen.values())
 
 
 def split(
@@ -187,8 +184,8 @@ def split(
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Splits entries into training, validation and test texts by a hash of each entry's group.
 
-    Adding entries moves no other entry to another part, and the size of the test part does not change the validation
-    part. Each part is ordered by hash, so that a prefix of it is a fair sample.
+    Adding entries does not move other entries to another part, and the size of the test part does not change the
+    validation part. Each part is ordered by hash, so that its first entries are a fair sample of it.
     """
     parts: tuple[list[tuple[str, str]], ...] = ([], [], [])
     for entry in entries:
@@ -200,10 +197,10 @@ def split(
 
 
 def files_of(paths: Iterable[str], base: Path) -> list[Path]:
-    """Files that match the names and patterns, relative to ``base``, without repetitions.
+    """Files that match the names and patterns relative to ``base``, each file once.
 
     Raises:
-        DataError: A pattern matches none.
+        DataError: A pattern matches no file.
     """
     found: dict[Path, None] = {}
     for pattern in paths:
@@ -219,7 +216,7 @@ def files_of(paths: Iterable[str], base: Path) -> list[Path]:
 
 
 def read_files(spec: DataSpec, base: Path) -> RawText:
-    """The user's own UTF-8 text files."""
+    """Reads the user's UTF-8 text files."""
     if not spec.paths:
         raise SpecError("names no file; list the text files to learn from, such as [notes/*.txt]", field="data.paths")
     found = files_of(spec.paths, base)
@@ -239,20 +236,20 @@ def _in_package(pattern: str) -> Path | None:
     """The files of ``package:NAME/PATTERN`` inside an installed package; None for other patterns.
 
     Raises:
-        DataError: There is no such package.
+        DataError: The package is not installed.
     """
     if not pattern.startswith("package:"):
         return None
     name, _, inside = pattern.removeprefix("package:").partition("/")
     found = importlib.util.find_spec(name) if name.isidentifier() else None
     if found is None or not found.submodule_search_locations:
-        raise DataError(f"no package {name!r} is installed; install it, or name files", field="data.paths")
+        raise DataError(f"the package {name!r} is not installed; install it, or name files", field="data.paths")
     return Path(found.submodule_search_locations[0]) / inside
 
 
 def _read_text(path: Path) -> str:
     if path.is_dir():
-        raise DataError(f"{path}: this is a folder; name its files, such as {path}/*.txt", field="data.paths")
+        raise DataError(f"{path}: is a folder; name its files, such as {path}/*.txt", field="data.paths")
     try:
         content = read_bytes(path, most=MOST_TEXT_BYTES)
     except SpecError as error:
@@ -272,7 +269,7 @@ def _read_text(path: Path) -> str:
 
 
 def usual_division(paths: Iterable[Path]) -> Division:
-    """Blank lines, if they divide these files into enough entries to hold some out; else passages."""
+    """How files are divided by default: at blank lines if this gives enough entries for a split, else into passages."""
     found = 0
     for path in paths:
         found += sum(1 for _ in _divide(_read_text(path), "blank-lines"))
@@ -282,7 +279,7 @@ def usual_division(paths: Iterable[Path]) -> Division:
 
 
 def _passages(text: str) -> Iterable[str]:
-    """Splits text into pieces of about ``PASSAGE`` characters, at the ends of words."""
+    """Divides text into passages of about ``PASSAGE`` characters that end at word ends."""
     piece: list[str] = []
     held = 0
     for word in text.split():

@@ -1,4 +1,4 @@
-"""Rows of a user's table of texts, read from CSV, JSONL or Parquet."""
+"""Reads a user's table of texts from CSV, JSONL or Parquet."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MOST_BYTES = 1_000_000_000
 
 
 def text_rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
-    """The texts of ``columns`` in each row.
+    """Reads the texts in ``columns``, row by row.
 
     Raises:
         DataError: The file is missing or broken, or a row lacks a text; the message names the row.
-        MissingExtra: A package that reads it is not installed.
+        MissingExtra: The package that reads the file is not installed.
     """
     for number, row in enumerate(_rows(path, columns), start=1):
         given = row if isinstance(row, Mapping) else {}

@@ -1,7 +1,9 @@
-"""Byte-level BPE: one training gives every vocabulary size, because a smaller vocabulary is a prefix of a larger one.
+"""Byte-level BPE tokenizers.
 
-Token 0 separates entries. A stream of tokens is ``sep entry sep entry … sep``, so models predict each entry and its
-end.
+Only the largest tokenizer is trained; smaller vocabularies are prefixes of its vocabulary.
+
+Token 0 separates entries. A stream of tokens is ``sep entry sep entry … sep``, so models learn to predict each entry
+and its end.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ LARGEST = 65_536  # tokens are stored in 16 bits
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """A ``tokenizers.Tokenizer`` of ``vocab_size`` tokens learnt from ``texts``.
+    """Trains a ``tokenizers.Tokenizer`` with ``vocab_size`` tokens on ``texts``.
 
     Raises:
         DataError: The text is too uniform to yield that many tokens.
@@ -59,14 +61,14 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def cut(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
-    """``tokenizer`` reduced to its first ``vocab_size`` tokens, which equals training one of that size."""
+    """``tokenizer`` reduced to its first ``vocab_size`` tokens; equal to a tokenizer trained with this size."""
     from tokenizers import Tokenizer
 
     _check_size(vocab_size)
     state = json.loads(tokenizer.to_str())
     vocab: dict[str, int] = state["model"]["vocab"]
     if vocab_size > len(vocab):
-        raise InputError(f"a tokenizer of {len(vocab)} tokens cannot be cut to {vocab_size}")
+        raise InputError(f"a tokenizer of {len(vocab)} tokens cannot be reduced to {vocab_size} tokens")
     merges = []
     for merge in state["model"]["merges"]:
         if vocab["".join(merge)] >= vocab_size:
@@ -78,7 +80,7 @@ def cut(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
-    """Encodes ``texts`` as one stream of tokens: a separator first, and one after each text."""
+    """Encodes ``texts`` as one stream of tokens, with a separator at the beginning and after each text."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     separator = tokenizer.token_to_id(SEPARATOR)
     parts = [np.array([separator], dtype=np.uint16)]
@@ -89,17 +91,18 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
 
 
 class Splitter:
-    """Turns tokens of ``tokenizer`` into those of the tokenizer that is cut from it, without reading the text again.
+    """Converts tokens of ``tokenizer`` to tokens of a smaller tokenizer made with :func:`cut`; needs no text.
 
-    Merges are applied in their order, and a merge of a new token comes after the one that made it. So the tokens of the
-    smaller tokenizer are what is left when the merges beyond its last one are undone.
+    BPE applies merges in order, and the merge that creates a token comes before all merges that use the token. Undoing
+    the merges that the smaller tokenizer lacks therefore gives exactly its tokens.
 
     Args:
         tokenizer: The larger tokenizer.
-        vocab_size: Size of the smaller one.
+        vocab_size: Vocabulary size of the smaller tokenizer.
 
     Raises:
-        InputError: A token beyond the size has no merge, or more than one, so that it is not known how it was made.
+        InputError: A token that the smaller tokenizer lacks is not the result of exactly one merge, so it cannot be
+            converted.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
@@ -111,16 +114,16 @@ class Splitter:
             if made < vocab_size:
                 continue
             if made in parts:
-                raise InputError(f"two merges make the token {left + right!r}")
+                raise InputError(f"two merges create the token {left + right!r}, so the tokenizer cannot be reduced")
             parts[made] = parts[vocab[left]] + parts[vocab[right]]
         if len(parts) < len(vocab):
-            raise InputError("a token was not made by a merge")
+            raise InputError("a token is not the result of a merge, so the tokenizer cannot be reduced")
         self._lengths = np.array([len(parts[number]) for number in range(len(parts))])
         self._starts = np.cumsum(self._lengths) - self._lengths
         self._parts = np.concatenate([parts[number] for number in range(len(parts))]).astype(np.uint16)
 
     def __call__(self, stream: Tokens) -> Tokens:
-        """The same text in tokens of the smaller vocabulary; ``stream`` (n,)."""
+        """Converts the tokens ``stream`` (n,) to tokens of the smaller vocabulary."""
         lengths = self._lengths[stream]
         begins = np.cumsum(lengths) - lengths  # of each token's parts in the result
         places = np.arange(lengths.sum()) + np.repeat(self._starts[stream] - begins, lengths)
@@ -140,7 +143,7 @@ class TokenStore:
 
     Args:
         corpus: The text.
-        folder: Folder of ``tokenizer-<size>.json`` and ``tokens-<size>.npz``.
+        folder: Folder for the files ``tokenizer-<size>.json`` and ``tokens-<size>.npz``.
         sizes: Every vocabulary size that will be used.
     """
 
@@ -154,7 +157,7 @@ class TokenStore:
         self._largest: Tokenizer | None = None
 
     def prepare(self) -> None:
-        """Creates missing files of the folder."""
+        """Creates the files that are missing in the folder."""
         self._check_text()
         if not self._stamp.exists():
             write_atomic(self._stamp, self.corpus.digest + "\n")
@@ -175,15 +178,15 @@ class TokenStore:
         return self.folder / "corpus.digest"
 
     def _check_text(self) -> None:
-        """Raises an error if the folder holds the tokens of another text."""
+        """Raises an error if the folder contains the tokens of a different text."""
         if self._stamp.exists() and self._stamp.read_text().strip() != self.corpus.digest:
             raise StudyError(
-                f"{self.folder}: holds the tokens of another text, or of this text without a test part (as versions "
-                "up to 0.1 divided it); start again with --restart, or choose another folder"
+                f"{self.folder}: contains the tokens of a different text, or of this text without a test part (as "
+                "versions up to 0.1 divided it); start again with --restart, or choose another folder"
             )
 
     def tokenizer(self, vocab_size: int) -> Tokenizer:
-        """The tokenizer of this size, trained or cut at the first call."""
+        """The tokenizer of this size, created at the first call."""
         path = self.tokenizer_path(vocab_size)
         self._check_text()
         if path.exists():
@@ -215,7 +218,7 @@ class TokenStore:
         return load_tokens(path)
 
     def _streams(self, vocab_size: int) -> dict[str, Tokens]:
-        """The parts of the corpus in tokens of this size: encoded if it is the largest, else split from those of it."""
+        """The corpus parts in tokens of this vocabulary size, converted from the largest vocabulary if possible."""
         largest, tokenizer = self.sizes[-1], self.tokenizer(vocab_size)
         if vocab_size < largest:
             try:
@@ -237,7 +240,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     """Loads a ``tokenizers.Tokenizer`` from a file.
 
     Raises:
-        DataError: The file is missing or holds none.
+        DataError: The file is missing or contains no tokenizer.
     """
     from tokenizers import Tokenizer
 
@@ -248,9 +251,9 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     except Exception as error:  # the library raises plain Exception
         place = re.search(r" at line \d+ column \d+", str(error))
         broken = f"broken{place[0] if place else ''}"
-        raise DataError(f"{path}: holds no tokenizer ({broken}); restore it; if a run created it, delete it") from None
+        raise DataError(f"{path}: has no tokenizer ({broken}); restore it, or delete it if a run created it") from None
 
 
 def _check_size(vocab_size: int) -> None:
     if not SMALLEST <= vocab_size <= LARGEST:
-        raise InputError(f"a vocabulary has between {SMALLEST} and {LARGEST} tokens, not {vocab_size}")
+        raise InputError(f"a vocabulary must have from {SMALLEST} to {LARGEST} tokens, not {vocab_size}")

@@ -1,7 +1,7 @@
-"""Text as tokens of one vocabulary: windows for training, and the quality of a model in bits per byte.
+"""Data set of text as tokens of one vocabulary; quality is measured in bits per byte.
 
-Bits per byte of held-out text make models with different vocabularies comparable. All tokens count, separators
-included; evaluation windows are as long as training windows.
+Bits per byte of held-out text are comparable between models with different vocabularies. The bits of separators are
+included. Evaluation windows are as long as training windows.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Quality:
 class TokenData:
     """A corpus in the tokens of one vocabulary, as a :class:`chipwise.training.data.dataset.Dataset` of windows.
 
-    The arrays begin with a separator, which is context only; all later tokens are predicted.
+    The token arrays begin with a separator. Models read it but do not predict it; they predict all later tokens.
     """
 
     vocab_size: int
@@ -74,9 +74,10 @@ class TokenData:
         )
 
     def held_out(self, split: Split = "validation", *, max_bytes: int | None = None) -> tuple[Tokens, int]:
-        """The first entries of ``split``, up to ``max_bytes`` together (at least one entry), and their number of bytes.
+        """The first entries of ``split`` as tokens, and the number of bytes of their text.
 
-        Every vocabulary gets the same entries. The stream begins with a separator that is context only.
+        ``max_bytes`` limits the number of bytes, but at least one entry is returned. The entries are the
+        same for every vocabulary. The stream begins with a separator, which is not predicted.
 
         Raises:
             InputError: The corpus has no text in that part.
@@ -98,7 +99,7 @@ class TokenData:
 
     @property
     def identity(self) -> Sequence[object]:
-        """Sizes and first tokens, which identify the data."""
+        """Values that identify the data: numbers of training tokens and bytes, and the first training tokens."""
         return [len(self.train), self.bytes_train, self.train[:IDENTIFYING].tolist()]
 
     def require_fit(self, arch: ArchSpec) -> None:
@@ -107,7 +108,7 @@ class TokenData:
             raise InputError(f"the model has {arch.vocab_size} tokens, the text was encoded with {self.vocab_size}")
 
     def window(self, arch: ArchSpec, recipe: Recipe) -> int:
-        """Tokens in a training window: the model's context, or less if the text is short."""
+        """Number of tokens in a training window: the model's context, or less if the text is short."""
         window = min(recipe.window_tokens, arch.max_tokens)
         return window if len(self.train) > 2 * window else max(1, len(self.train) // 4)
 
@@ -154,7 +155,10 @@ class TokenData:
         max_bytes: int | None = None,
         dtype: torch.dtype | None = None,
     ) -> Quality:
-        """Quality of ``model`` on ``split``, computed in ``dtype``; ``max_bytes`` limits it to the first entries."""
+        """Quality of ``model`` on ``split``; if ``max_bytes`` is given, only on the first entries that fit into it.
+
+        ``dtype`` is the number format of matrix products.
+        """
         import torch
 
         self.require_fit(model.arch)
@@ -187,7 +191,7 @@ def _nats(model: Transformer, inputs: Tensor, targets: Tensor) -> float:
 
 
 def load_tokens(path: str | Path) -> TokenData:
-    """The token arrays that a :class:`chipwise.training.data.tokenizer.TokenStore` kept.
+    """Loads token arrays that a :class:`chipwise.training.data.tokenizer.TokenStore` wrote.
 
     Raises:
         DataError: The file is missing or is not what a TokenStore writes.
@@ -196,7 +200,7 @@ def load_tokens(path: str | Path) -> TokenData:
 
 
 def windows_of(tokens: Tokens, window: int, count: int, step: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets, each (count, window), of step ``step``; they depend only on the arguments.
+    """Inputs and targets of step ``step``, each (count, window), determined by the arguments alone.
 
     Each epoch shifts the windows by a different offset and visits them in a different order.
     """

@@ -24,7 +24,7 @@ def words_of(text: str) -> list[str]:
 
 
 def vocabulary(texts: Iterable[str], most: int) -> tuple[str, ...]:
-    """The ``most`` most frequent words, after the two special ones; ties are in alphabetical order."""
+    """A vocabulary of ``most`` words: two special ones, then the most frequent; ties are in alphabetical order."""
     counts = Counter(word for text in texts for word in words_of(text))
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     return (NOTHING, UNKNOWN, *ranked[: most - 2])

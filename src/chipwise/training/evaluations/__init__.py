@@ -1,1 +1,1 @@
-"""Evaluates text models on classification, regression and multiple-choice tasks, next to baselines."""
+"""Evaluates text models on classification, regression and multiple-choice tasks, and compares them with a baseline."""

@@ -1,7 +1,8 @@
-"""The TF-IDF baseline of a task.
+"""Evaluates the TF-IDF baseline on a task.
 
-TF-IDF of words with multinomial logistic regression (ridge regression for numbers), by scikit-learn. The regularisation
-was tuned on the shipped tasks, which favours the baseline (docs/how-to/tasks.md).
+The baseline is a linear model of scikit-learn on TF-IDF features of words: multinomial logistic regression for classes,
+ridge regression for numbers. Its regularisation was tuned on the shipped tasks, which favours the baseline
+(docs/how-to/tasks.md).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _STEPS = 300
 
 
 def baseline(task: Task) -> TaskResult:
-    """Result of TF-IDF and a linear model on ``task``; for multiple choice, chance level.
+    """The baseline's result on ``task``; for multiple choice, the chance level.
 
     Raises:
         MissingExtra: scikit-learn is not installed.

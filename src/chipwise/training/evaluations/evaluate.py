@@ -1,9 +1,9 @@
-"""Evaluates a model on a task: accuracy on held-out items, with its interval and the confusion matrix.
+"""Evaluates a model on a task: a score on held-out items with its interval, and the confusion matrix.
 
-Classes and numbers are predicted from the model's last hidden states. ``probe`` keeps the model fixed and learns one
-linear layer; ``tune`` trains a copy of the model together with that layer for a fixed number of epochs. In multiple
-choice the model selects the option with the highest likelihood per byte. All of it is deterministic. Axes: I items, T
-tokens, D width, C classes.
+Classes and numbers are predicted from the model's last hidden states. The method ``probe`` keeps the model fixed and
+trains one linear layer; ``tune`` trains a copy of the model together with this layer for a fixed number of epochs. In
+multiple choice, the model selects the option with the highest likelihood per byte. Results are deterministic. Axes: I
+items, T tokens, D width, C classes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DECAY = 1e-3  # L2 penalty of the probe's matrix
 _PROBE_STEPS = 60
 _TUNE_PASSES = 6
 _TUNE_ROWS = 32  # texts per step
-_TIMED_STEPS = 20  # after which the steps that a budget allows are known
+_TIMED_STEPS = 20  # steps after which the number that a budget allows is known
 _TUNE_RATE = 2e-3
 _HEAD_RATE = 1e-2
 _LEAST = 0.1  # floor of a feature's deviation, as a share of the mean deviation
@@ -71,17 +71,17 @@ def evaluate_task(
 
     Args:
         model: A decoder with its weights.
-        tokenizer: The model's own ``tokenizers.Tokenizer``.
-        task: See :func:`chipwise.training.evaluations.data.load_task`.
-        method: ``tune`` unless given; questions are always answered by likelihood.
-        on_progress: Called with the number of steps done and in total.
+        tokenizer: The ``tokenizers.Tokenizer`` that belongs to the model.
+        task: A task from :func:`chipwise.training.evaluations.data.load_task`.
+        method: ``probe`` or ``tune``. Default: ``tune``. Questions are always answered by likelihood.
+        on_progress: Called with the number of finished steps and the total number of steps.
 
     Raises:
-        InputError: The tokenizer's vocabulary differs from the model's, or the method does not suit the task.
+        InputError: The tokenizer's vocabulary differs from the model's, or the method does not apply to the task.
         TrainingDiverged: The loss of the tuned copy was no longer finite.
     """
     if (task.kind == "choice") != (method == "likelihood") and method is not None:
-        raise InputError(f"{task.name} is {task.kind}; the method {method!r} does not apply to it")
+        raise InputError(f"{task.name} is a {task.kind} task, to which the method {method!r} does not apply")
     if task.kind == "choice":
         _check(model, tokenizer)
         return _answered(task, [_likeliest(model, tokenizer, question) for question in task.questions])
@@ -94,7 +94,7 @@ def evaluate_task(
 
 
 def expected_cpu_s(task: Task) -> float:
-    """Expected CPU seconds of tuning one small model on ``task`` and evaluating it; 0 for questions."""
+    """Expected CPU seconds to tune and evaluate one small model on ``task``; 0 for questions."""
     return _TUNE_PASSES * _TUNE_S_PER_BYTE * sum(len(item.text.encode()) for item in task.train)
 
 
@@ -107,11 +107,11 @@ def learn(
     cpu_s: float | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Transformer, Head]:
-    """Trains a copy of ``model`` on ``task``; returns it with its linear head. See :func:`evaluate_task`.
+    """Trains a copy of ``model`` on ``task``, and returns the copy with its linear head. See :func:`evaluate_task`.
 
     Args:
-        cpu_s: CPU seconds that tuning may take; None: as many as it needs. It makes fewer passes if it must, but one at
-            least.
+        cpu_s: CPU seconds that tuning may take. With little time, tuning makes fewer passes over the items, but at
+            least one. None: no limit.
 
     Raises:
         InputError: The tokenizer's vocabulary differs from the model's, or a weight is not finite.
@@ -129,16 +129,16 @@ def learn(
 
 def _check(model: Transformer, tokenizer: Tokenizer) -> None:
     if not all(bool(torch.isfinite(p).all()) for p in model.parameters()):
-        raise InputError("the model's weights are not all finite; train it again, at lower rates")
+        raise InputError("the model has weights that are not finite; train it again, at lower learning rates")
     if tokenizer.get_vocab_size() > model.arch.vocab_size:
         raise InputError(
-            f"the tokenizer has {tokenizer.get_vocab_size()} tokens, the model {model.arch.vocab_size}; give the "
-            "model's own tokenizer"
+            f"the tokenizer has {tokenizer.get_vocab_size()} tokens, the model has {model.arch.vocab_size}; give "
+            "the model's own tokenizer"
         )
 
 
 def score_answers(task: Task, answers_IC: NDArray[np.floating], *, method: str, judged: str = "") -> TaskResult:
-    """Result on the held-out items, given scores (I, C) of each class, or predicted numbers (I, 1)."""
+    """Computes the result on the held-out items from class scores (I, C) or predicted numbers (I, 1)."""
     count, classes = len(task.test), task.classes
     confusion = np.zeros((len(classes), len(classes)), int)
     metric: Literal["accuracy", "spearman"]
@@ -166,22 +166,17 @@ def score_answers(task: Task, answers_IC: NDArray[np.floating], *, method: str, 
 
 
 def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
-    """Spearman's rank correlation of ``a`` and ``b``, tied values sharing their mean rank; 0 if one is constant."""
-    ranks = [_ranks(np.asarray(values)) for values in (a, b)]
+    """Spearman's rank correlation; tied values get their mean rank. 0 if ``a`` or ``b`` is constant."""
+    from scipy.stats import rankdata
+
+    ranks = [rankdata(values) for values in (a, b)]
     if any(rank.std() == 0 for rank in ranks):
         return 0.0
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
-def _ranks(values: NDArray[np.floating]) -> NDArray[np.floating]:
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(count)
-    mean: NDArray[np.floating] = (last - (count - 1) / 2)[place]
-    return mean
-
-
 def fisher(correlation: float, items: int) -> tuple[float, float]:
-    """The 95 % interval of a rank correlation over ``items``.
+    """The 95 % interval of a rank correlation that was computed from ``items`` items.
 
     References:
         Fieller, Hartley & Pearson 1957, Biometrika 44:470 (the variance 1.06 / (n - 3)).
@@ -192,7 +187,7 @@ def fisher(correlation: float, items: int) -> tuple[float, float]:
 
 
 def pooled(model: Transformer, texts: Sequence[list[int]]) -> Tensor:
-    """Features of each text, (I, 3 D): mean, maximum and last value of the last hidden states over its tokens."""
+    """Features of each text, (I, 3 D): mean, maximum and last value of the last hidden states over all tokens."""
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # texts of similar length together: little padding
     read = torch.empty(len(texts), 3 * model.arch.d_model)
     with torch.no_grad():
@@ -217,8 +212,8 @@ def _pool(model: Transformer, texts: Sequence[list[int]]) -> Tensor:
 class Head(nn.Module):
     """A linear layer on standardised features; for regression, the targets are standardised too.
 
-    A nearly constant feature is divided by a tenth of the mean deviation instead of its own deviation, which would be
-    almost 0 and make the feature dominate once tuning changes it.
+    Each feature is divided by its standard deviation, or by 10 % of all features' mean standard deviation if that is
+    larger. Otherwise a nearly constant feature would dominate once tuning changes it.
     """
 
     def __init__(self, features_IF: Tensor, outputs: int) -> None:
@@ -236,7 +231,7 @@ class Head(nn.Module):
 
 
 def _targets(task: Task) -> Tensor:
-    """Class indices (I,), or standardised numbers (I, 1), which suffice because only ranks are scored."""
+    """Class indices (I,); for regression, standardised numbers (I, 1), which suffice because only ranks are scored."""
     if task.kind == "regression":
         amounts = torch.tensor([[float(item.label)] for item in task.train])
         return (amounts - amounts.mean()) / amounts.std()
@@ -266,7 +261,7 @@ def _probe(features_IF: Tensor, targets: Tensor) -> Head:
 
 
 def probed(task: Task, train_IF: NDArray[np.floating], held_out_IF: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Scores (I, C) or numbers (I, 1) of the held-out items by a linear probe on the features of any model."""
+    """Trains a linear probe on given features; returns class scores (I, C) or numbers (I, 1) of the held-out items."""
     learnt, held_out = (torch.from_numpy(np.asarray(values, np.float32)) for values in (train_IF, held_out_IF))
     head = _probe(learnt, _targets(task))
     with torch.no_grad():
@@ -301,7 +296,9 @@ def _tune(
                 return
             loss = _loss(head(_pool(model, [texts[i] for i in rows])), targets[rows])
             if not torch.isfinite(loss):
-                raise TrainingDiverged(f"the loss of tuning was no longer finite at step {done}; evaluate by probe")
+                raise TrainingDiverged(
+                    f"the loss was no longer finite at step {done} of tuning; use method 'probe' (--method probe)"
+                )
             adam.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -320,7 +317,7 @@ def _alike(lengths: NDArray[np.integer], random: np.random.Generator) -> list[li
 
 
 def _likeliest(model: Transformer, tokenizer: Tokenizer, question: ChoiceQuestion) -> bool:
-    """Whether the right option has the highest likelihood per byte after the question."""
+    """Whether the right option is the one with the highest likelihood per byte, given the question."""
     scores = []
     for option in question.options:
         ahead = [0, *tokenizer.encode(question.text, add_special_tokens=False).ids]

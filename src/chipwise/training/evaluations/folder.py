@@ -1,4 +1,4 @@
-"""Evaluates the model in a folder on a task, next to the TF-IDF baseline; implements ``chipwise evaluate``."""
+"""Evaluates a folder's model and the TF-IDF baseline on a task; implements ``chipwise evaluate``."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def evaluate_folder(
     with_baseline: bool = True,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[TaskResult, TaskResult | None]:
-    """The scores of the model in a folder and of the baseline on a task. See :func:`chipwise.api.evaluate`.
+    """Evaluates a folder's model and the baseline on a task; returns both results. See :func:`chipwise.api.evaluate`.
 
-    If the folder contains a classifier that was tuned on the same items, it is used unless ``method`` is given. Missing
-    packages are reported before any item is read.
+    If the folder contains a classifier that was tuned on the task's training items, this classifier is evaluated,
+    unless ``method`` is given. Missing packages are reported before any item is read.
     """
     for option, value, known in (("kind", kind, KINDS), ("method", method, METHODS)):
         if value is not None and value not in known:

@@ -1,8 +1,8 @@
 """A child process that evaluates a model on a task: ``python -m chipwise.training.evaluations.worker``.
 
-It tunes a copy of the trained weights, exports it in the deployed format, evaluates the exported graph on the held-out
-items and writes result and classifier to the job's folder. A finished job is not repeated. It uses the protocol of
-``core/workers.py``.
+The process tunes a copy of the trained weights, exports it in the deployed format, evaluates the exported graph on the
+held-out items, and writes the result and the classifier to the job's folder. Finished jobs are not repeated. The
+protocol is that of ``core/workers.py``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from chipwise.core.digest import digest
 from chipwise.core.files import build, read_json, storage, write_json
-from chipwise.core.workers import Message, Report, serve
+from chipwise.core.workers import serve
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.io import from_data, to_data
@@ -28,7 +28,7 @@ _METHOD = 2  # increase it when tuning or evaluation changes, so that old result
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskJob:
-    """One model, one task."""
+    """A job: the evaluation of one model on one task."""
 
     task: str  # a shipped task's name, or a file
     kind: Kind | None = None
@@ -40,7 +40,7 @@ class TaskJob:
     cpu_s: float | None = None  # CPU seconds that tuning may take; None: as many as it needs
 
     def to_data(self) -> dict[str, object]:
-        """The job as JSON can hold it."""
+        """The job as JSON values."""
         return {**{name: getattr(self, name) for name in self.__slots__}, "arch": to_data(self.arch)}
 
     @classmethod
@@ -53,7 +53,7 @@ class TaskJob:
         return digest([_METHOD, task.identity, self.arch.digest, self.weight_format, Path(self.weights).name])
 
     def finished(self, task: Task) -> dict[str, object] | None:
-        """The result in the folder, if it belongs to this job."""
+        """The result in the job's folder, if it belongs to this job."""
         path = Path(self.folder) / RESULT
         kept = read_json(path) if path.exists() else None
         return kept["result"] if isinstance(kept, dict) and kept.get("key") == self.key(task) else None
@@ -103,13 +103,9 @@ def run_job(job: TaskJob) -> dict[str, object]:
     return result
 
 
-def _serve_job(data: Message, _report: Report) -> dict[str, object]:
-    return run_job(TaskJob.from_data(data))
-
-
 def main() -> None:
-    """Serves jobs from standard input."""
-    serve(_serve_job, start=limit_threads)
+    """Runs the jobs that arrive on standard input."""
+    serve(lambda data, _report: run_job(TaskJob.from_data(data)), start=limit_threads)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Scaling laws: the expected loss by model size, shape and amount of text, with its uncertainty."""
+"""Scaling laws that predict a model's loss from its size, shape and amount of training text, with uncertainty."""

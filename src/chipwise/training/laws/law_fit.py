@@ -1,13 +1,13 @@
-"""Fits the scaling law to trainings: the bundled published ones, or a few of your own.
+"""Updates the scaling law with training runs, such as a few of your own.
 
-Both compute the maximum a posteriori constants from the prior (the law and its covariance) and the trainings. A
-training's error is the sum of an error of its shape (shared by the shape's checkpoints) and an error of its own. A
-single training mostly changes the level, which is the most uncertain constant; twenty also change the exponents.
+:func:`updated` computes the maximum a posteriori constants from the prior (the law and its covariance) and the training
+runs. The logarithm of a run's loss differs from the law's prediction by the sum of two errors: one that all runs of the
+same shape have in common, and one that is specific to the run. A single run mostly changes ``s``, the logarithm of the
+law's overall factor, because this constant is the most uncertain. Twenty runs also change the exponents.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -18,23 +18,20 @@ from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.csvfile import read_rows
-from chipwise.core.statistics import Z90
 from chipwise.core.units import parse
 from chipwise.errors import ChipwiseError, SpecError
 from chipwise.model.published.read import resolve
 from chipwise.training.laws.laws import Law
 from chipwise.training.laws.shapes import Shapes
 
-VOCABULARY = 50_304  # vocabulary assumed for tables without one: that of the Gemstones
+VOCABULARY = 50_304  # vocabulary assumed for tables without one: that of the Gemstones models
 GATED_SHARE = 0.8  # assumed share of a layer's parameters in the feed-forward: gated, four widths
 _STEPS = 60
-_SCATTERS = (0.0015, 0.002, 0.0025, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.02)
-_NOISES = (0.003, 0.004, 0.005, 0.007, 0.01, 0.02)  # none smaller: checkpoints of one training have correlated errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LawTrainings:
-    """Trainings of known shape: tokens read and nats per token reached, each (n,)."""
+    """Training runs: shape, number of training tokens and final nats per token, each (n,)."""
 
     shapes: Shapes
     tokens: Float64Array
@@ -44,17 +41,17 @@ class LawTrainings:
         return len(self.tokens)
 
     def where(self, chosen: NDArray[np.bool_]) -> LawTrainings:
-        """The trainings selected by the mask ``chosen`` (n,)."""
+        """The training runs that the mask ``chosen`` (n,) selects."""
         kept = Shapes(**dict(zip(Shapes.__dataclass_fields__, self.shapes.columns()[:, chosen], strict=True)))
         return LawTrainings(shapes=kept, tokens=self.tokens[chosen], nats_per_token=self.nats_per_token[chosen])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Errors:
-    """Errors of n trainings around a law: one per shape, shared by its checkpoints, and one per training.
+class Errors:
+    """Model of the errors of n training runs around a law: one error per shape, and one per run.
 
-    Their covariance is scatter² Z Zᵀ + noise² I with Z (n, shapes) 1 if a training has a shape; the Woodbury
-    identity inverts it, because its columns do not overlap.
+    The covariance of the errors is scatter² Z Zᵀ + noise² I, where Z[i, j] is 1 if run i has shape j, else 0. Each row
+    of Z has a single 1, so the Woodbury identity gives the inverse directly.
     """
 
     member: Float64Array
@@ -62,7 +59,8 @@ class _Errors:
     noise: float
 
     @classmethod
-    def of(cls, law: Law, trainings: LawTrainings) -> _Errors:
+    def of(cls, law: Law, trainings: LawTrainings) -> Errors:
+        """The error model of ``trainings``, with the law's scatter and noise."""
         _, number = np.unique(trainings.shapes.columns(), axis=1, return_inverse=True)
         return cls(member=np.eye(number.max() + 1)[number], scatter=law.scatter, noise=law.noise)
 
@@ -72,17 +70,11 @@ class _Errors:
         weighted = (self.member * shared) @ (self.member.T @ right)
         return np.asarray((right - weighted) / self.noise**2)
 
-    def log_determinant(self) -> float:
-        """Log determinant of the covariance."""
-        count, shapes = self.member.shape
-        joint = np.log(self.noise**2 + self.member.sum(axis=0) * self.scatter**2).sum()
-        return float(joint + (count - shapes) * math.log(self.noise**2))
-
 
 def updated(law: Law, trainings: LawTrainings, *, source: str) -> Law:
-    """Updates ``law`` by ``trainings``: the most probable constants and their remaining uncertainty."""
+    """Updates ``law`` with ``trainings``; returns the law with the most probable constants and their covariance."""
     observed = np.log(trainings.nats_per_token)
-    errors = _Errors.of(law, trainings)
+    errors = Errors.of(law, trainings)
     believed = np.linalg.inv(law.covariance)
 
     def miss(constants: Float64Array) -> tuple[float, Float64Array]:
@@ -110,77 +102,16 @@ def updated(law: Law, trainings: LawTrainings, *, source: str) -> Law:
     return replace(law, constants=constants, covariance=(covariance + covariance.T) / 2, source=source)
 
 
-def fitted(prior: Law, trainings: LawTrainings, *, source: str) -> Law:
-    """Fits a law to trainings from a vague ``prior``.
-
-    Scatter and noise are the most likely values on a grid; then all uncertainties are scaled to match the errors on
-    left-out shapes.
-    """
-    law = updated(prior, trainings, source=source)
-    for _ in range(2):
-        off = np.log(trainings.nats_per_token / law.nats_per_token(trainings.shapes, trainings.tokens))
-        change = law.sensitivities(trainings.shapes, trainings.tokens)
-        errors, believed = _Errors.of(law, trainings), np.asarray(np.linalg.inv(prior.covariance), np.float64)
-        pairs = itertools.product(_SCATTERS, _NOISES)
-        scatter, noise = max(
-            pairs, key=lambda pair: _likelihood(replace(errors, scatter=pair[0], noise=pair[1]), off, change, believed)
-        )
-        law = updated(replace(prior, scatter=scatter, noise=noise), trainings, source=source)
-    law = _calibrated(law, prior, trainings)
-    least, most, *_ = trainings.shapes.columns()
-    tokens = trainings.tokens
-    return replace(
-        law,
-        layer_parameters=(float(least.min()), float(most.max())),
-        tokens=(float(tokens.min()), float(tokens.max())),
-    )
-
-
-def _calibrated(law: Law, prior: Law, trainings: LawTrainings) -> Law:
-    """Scales the law's uncertainty to the errors on left-out shapes; directions without data keep the prior's.
-
-    The fit without a shape is approximated by one linear step from the fit to all shapes, as with the hat matrix in
-    least squares.
-    """
-    errors = _Errors.of(law, trainings)
-    off = np.log(trainings.nats_per_token / law.nats_per_token(trainings.shapes, trainings.tokens))
-    change = law.sensitivities(trainings.shapes, trainings.tokens)
-    curvature = np.linalg.inv(law.covariance)
-    squares = []
-    for mine in errors.member.T > 0:
-        weighted = replace(errors, member=np.ones((mine.sum(), 1))).solve(np.column_stack([change[mine], off[mine]]))
-        without = np.linalg.inv(curvature - change[mine].T @ weighted[:, :-1])
-        last = np.flatnonzero(mine)[trainings.tokens[mine].argmax()]
-        miss = off[last] + change[last] @ without @ change[mine].T @ weighted[:, -1]
-        squares.append(miss**2 / (change[last] @ without @ change[last] + law.scatter**2 + law.noise**2))
-    few = 1 + (Z90**2 + 1) / (4 * len(squares))  # Student's quantile over the normal one (Abramowitz and Stegun 26.7.5)
-    factor = few * math.sqrt(np.mean(squares))
-    learnt = np.diag(law.covariance) < 0.99 * np.diag(prior.covariance)
-    scale = np.where(learnt, factor, 1.0)
-    return replace(
-        law,
-        covariance=law.covariance * np.outer(scale, scale),
-        scatter=law.scatter * factor,
-        noise=law.noise * factor,
-    )
-
-
-def _likelihood(errors: _Errors, off: Float64Array, change: Float64Array, believed: Float64Array) -> float:
-    """Restricted log likelihood (REML) of the residuals ``off``."""
-    curvature = change.T @ errors.solve(change) + believed
-    taken = float(np.linalg.slogdet(curvature)[1])
-    return -0.5 * (float(off @ errors.solve(off)) + errors.log_determinant() + taken)
-
-
 def read_trainings(path: str | Path) -> LawTrainings:
-    """Reads trainings from a CSV file (also gzipped).
+    """Reads training runs from a CSV file (which may be gzipped).
 
-    Columns: ``tokens`` and ``loss_nats`` (nats per token; or ``bits_per_byte`` with ``bytes_per_token``), and either
-    ``model`` (a known name, or the path of a config relative to the table) or ``width``, ``depth`` and ``parameters``
-    (all), with ``vocab_size`` (50,304 unless stated; untied from the embeddings), ``ffn_share`` and ``queries_per_kv``.
+    Columns: ``tokens``; ``loss_nats`` (nats per token), or ``bits_per_byte`` with ``bytes_per_token``; and the shape,
+    either as ``model`` (a known name, or the path of a config relative to the table) or as ``width``, ``depth`` and
+    ``parameters`` (all parameters, with a head that is not tied to the embeddings). Optional: ``vocab_size`` (default:
+    50,304), ``ffn_share`` and ``queries_per_kv``.
 
     Raises:
-        SpecError: The file is not such a table; the message names the row and column.
+        SpecError: The file is not a table of training runs; the message names the row and column.
     """
     path = Path(path)
     rows = read_rows(path, required=("tokens",), optional=("loss_nats", "bits_per_byte", "bytes_per_token", "model"))
@@ -188,7 +119,7 @@ def read_trainings(path: str | Path) -> LawTrainings:
 
 
 def trainings_of(rows: Iterable[Mapping[str, str]], *, file: Path) -> LawTrainings:
-    """The trainings of a table's rows; see :func:`read_trainings`.
+    """The training runs in a table's rows; see :func:`read_trainings`.
 
     Raises:
         SpecError: A row is invalid; the message names the row and column.
@@ -213,7 +144,7 @@ def _shape(row: Mapping[str, str], folder: Path) -> Shapes:
     width, depth, parameters = (_number(row, name) for name in ("width", "depth", "parameters"))
     layers = parameters - 2 * width * _number(row, "vocab_size", VOCABULARY)
     if layers <= 0:
-        raise SpecError(f"leaves no parameters for the layers after two tables of width {width:g}", field="parameters")
+        raise SpecError(f"too few: embeddings and head of width {width:g} leave none for layers", field="parameters")
     share = _number(row, "ffn_share", GATED_SHARE * layers / (depth * width**2))
     queries = _number(row, "queries_per_kv", 2.0)
     return Shapes(least=layers, most=layers, width=width, depth=depth, ffn_share=share, queries_per_kv=queries)

@@ -1,31 +1,32 @@
-"""Predicts the loss of models too large to train here, by a scaling law of size, shape and text, with an interval.
+"""Predicts the loss of models that are too large to train here, by a scaling law of size, shape and text.
 
     nats per token = e^s · (floor + size · (n / 1e8)^-a + text · (t / 1e11)^-b · (N / 1e8)^g)
 
-where N is the number of parameters in the layers (without embeddings and head), t the tokens of one pass over the text,
+where N is the number of parameters in the layers (without embeddings and head), t the training tokens (each seen once),
 and n the effective parameters of the shape:
 
     n = N / ((1 + depth / layers) · (1 + width / d_model)) · e^-(ffn · ln²(share / 10)) · (2 / queries per KV head)^kv
         · e^-(attention · ln²(heads · head size / d_model)) · (1 - e^(-bits / γ)) / (1 - e^(-16 / γ))
 
-Few layers allow few sequential steps and a narrow residual stream carries few features, whatever the size of the
-matrices; both penalties shrink as the model grows. The feed-forwards' share of a layer's parameters, a narrower
-attention and fewer key-value heads matter little at equal parameters; weights of few bits store less information each.
-Each of those four constants comes from a single published figure, and its standard deviation is as large as the
-constant itself (γ: a third of it). A mixture of experts, or layers that share weights, count as the geometric mean of
-the parameters active per token and all parameters; the interval covers both. The constants are correlated as in the
-shipped covariance, so common errors of two designs cancel from their difference, above all ``s``, the level of a
-tokenizer and text. Your own trainings narrow all constants (:mod:`chipwise.training.laws.law_fit`); a single one fixes
-``s``.
+The two factors that divide N are penalties: few layers allow few sequential steps, and a narrow residual stream carries
+few features. Both penalties shrink as the model grows. At equal parameters, the feed-forwards' share of a layer, a
+narrower attention and fewer key-value heads matter little. A weight with few bits stores less information. Each of the
+constants ffn, kv, attention and γ comes from a single published figure, and its standard deviation is as large as the
+constant itself (for γ, about a third of it). For a mixture of experts, or for layers that share weights, N is the
+geometric mean of the parameters active per token and of all parameters; the interval covers both. The law contains the
+covariance of its constants. Errors that two designs have in common therefore cancel in the difference of their losses.
+The largest of these errors is that of ``s``, which depends on tokenizer and text. Your own training runs narrow the
+uncertainty of all constants (:mod:`chipwise.training.laws.law_fit`); a single run determines ``s``.
 
 References:
     Form in size and text: Hoffmann et al. 2022, arXiv:2203.15556, equation 2; parameters of the layers and the small
-    effect of shape: Kaplan et al. 2020, arXiv:2001.08361, section 3.1 and figure 5 (``ffn``). Trainings of many widths
-    and depths: McLeish et al. 2025, Gemstones, arXiv:2502.06857. Key-value heads at equal parameters: Shazeer 2019,
-    arXiv:1911.02150, table 3 (``kv``; ``attention``: an eighth of the width, perplexity 31 instead of 29.9). Effective
-    parameters of models trained in few bits: Kumar et al. 2024, arXiv:2411.04330, equation 3, γ = 2.67 bits. One over
-    width and one over depth as mechanisms: arXiv:2606.25008. Beyond the range of the trainings the law is compared with
-    that of Besiroglu et al. 2024, arXiv:2404.10102, table 1; the interval grows by the difference.
+    effect of shape: Kaplan et al. 2020, arXiv:2001.08361, section 3.1 and figure 5 (``ffn``). Training runs of many
+    widths and depths: McLeish et al. 2025, Gemstones, arXiv:2502.06857. Key-value heads at equal parameters: Shazeer
+    2019, arXiv:1911.02150, table 3 (``kv``; ``attention``: if all heads together have 1/8 of the model's width, the
+    perplexity is 31 instead of 29.9). Effective parameters of models trained in few bits: Kumar et al. 2024,
+    arXiv:2411.04330, equation 3, γ = 2.67 bits. Mechanisms behind the terms 1 / width and 1 / depth: arXiv:2606.25008.
+    Beyond the range of the fitted training runs, the interval grows by the difference from the law of Besiroglu et al.
+    2024, arXiv:2404.10102, table 1.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ ALIKE = math.log(2)  # distance in log size beyond which the errors of two shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedLaw:
-    """A published law in all parameters N and tokens D: floor + size · N^-α + text · D^-β, nats per token."""
+    """A published law of nats per token, for N parameters in total and D tokens: floor + size · N^-α + text · D^-β."""
 
     floor: float
     size: float
@@ -77,7 +78,7 @@ class PublishedLaw:
     text_exponent: float
 
     def nats_per_token(self, parameters: ArrayLike, tokens: ArrayLike) -> Float64Array:
-        """Expected loss.
+        """Expected loss after training on ``tokens``.
 
         >>> float(BESIROGLU.nats_per_token(70e9, 1.4e12).round(2))  # Chinchilla: 1.8172 + 0.0814 + 0.0751
         1.97
@@ -91,16 +92,16 @@ BESIROGLU = PublishedLaw(floor=1.8172, size=482.01, text=2085.43, size_exponent=
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Law:
-    """The constants, in the order of ``CONSTANTS``, and their uncertainty.
+    """A law: its constants, in the order of ``CONSTANTS``, and their uncertainty.
 
     Attributes:
-        constants: (14,).
+        constants: Values of the constants, (14,).
         covariance: Covariance of the constants, (14, 14).
         scatter: Standard deviation of ln loss between shapes, around the law.
-        noise: Standard deviation of ln loss between trainings (or checkpoints) of one shape.
-        layer_parameters: Smallest and largest parameter count of the layers in the fitted trainings.
-        tokens: Smallest and largest number of tokens in the fitted trainings.
-        source: Description of the trainings.
+        noise: Standard deviation of ln loss between training runs (or checkpoints) of one shape.
+        layer_parameters: Smallest and largest parameter count of the layers in the fitted training runs.
+        tokens: Smallest and largest number of tokens in the fitted training runs.
+        source: Description of the fitted training runs.
     """
 
     constants: Float64Array
@@ -114,7 +115,7 @@ class Law:
     def __post_init__(self) -> None:
         size = len(CONSTANTS)
         if self.constants.shape != (size,) or self.covariance.shape != (size, size):
-            raise SpecError(f"a law has {size} constants: {', '.join(CONSTANTS)}")
+            raise SpecError(f"a law needs {size} constants: {', '.join(CONSTANTS)}")
 
     def nats_per_token(self, shapes: Shapes, tokens: ArrayLike) -> Float64Array:
         """Expected loss of each shape after ``tokens``, (n,)."""
@@ -147,7 +148,7 @@ class Law:
         return np.stack(np.broadcast_arrays(*found), axis=1) / (floor + by_size + by_text)[:, None]
 
     def expect(self, shapes: Shapes, tokens: ArrayLike) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Expected loss and 90 % interval of trainings: value, low and high, each (n,)."""
+        """Expected loss and 90 % interval of training runs: value, low and high, each (n,)."""
         value = self.nats_per_token(shapes, tokens)
         change = self.sensitivities(shapes, tokens)
         variance = np.einsum("ni,ij,nj->n", change, self.covariance, change)
@@ -156,14 +157,15 @@ class Law:
         return value, value / factor, value * factor
 
     def loss(self, shape: ArchSpec | Design | Shapes, tokens: float) -> Predicted:
-        """Loss of one model in nats per token of the law's (or your own) text, with its interval."""
+        """Expected loss of one model in nats per token, with its interval, on the text for which the law holds."""
         value, low, high = self.expect(_shapes(shape), tokens)
         return Predicted(value=float(value[0]), low=float(low[0]), high=float(high[0]))
 
     def difference(self, a: ArchSpec | Design | Shapes, b: ArchSpec | Design | Shapes, tokens: float) -> Predicted:
         """Loss of ``b`` minus loss of ``a``, both trained on the same text, in nats per token.
 
-        Errors of the law that both share cancel. The scatter of two trainings of the same model is not included.
+        Errors of the law that both models have in common cancel. The scatter between training runs of the same model is
+        not included.
         """
         value, low, high = self.differences(_shapes(a), _shapes(b), tokens)
         return Predicted(value=float(value[0]), low=float(low[0]), high=float(high[0]))
@@ -180,7 +182,7 @@ class Law:
         return value, value - half, value + half
 
     def notes(self, shapes: Shapes, tokens: float) -> list[str]:
-        """Warnings about properties of the first model or of the text outside the range of the fitted trainings."""
+        """Warnings about the first of ``shapes``, such as a size or ``tokens`` outside the range of the fitted runs."""
         least, most, *_ = shapes.columns()[:, 0]
         found = []
         if least < most:
@@ -194,14 +196,15 @@ class Law:
         ):
             if not low * 0.999 <= value <= high * 1.001:
                 found.append(
-                    f"{_said(value)} {what} are outside the published trainings' {_said(low)} to {_said(high)}"
+                    f"{_said(value)} {what} are outside the range of the published training runs, "
+                    f"{_said(low)} to {_said(high)}"
                 )
         return found
 
     def _parts(
         self, shapes: Shapes, tokens: ArrayLike
     ) -> tuple[tuple[Float64Array, Float64Array, Float64Array], Float64Array, Float64Array, Float64Array]:
-        """Floor, size and text terms, ln N and ln n relative to 1e8, and ln t relative to 1e11, each (n,)."""
+        """The three terms (floor, size, text), and ln(N / 1e8), ln(n / 1e8) and ln(t / 1e11); all are arrays (n,)."""
         least, most, width, depth, ffn_share, queries, attention, bits = shapes.columns()
         c = dict(zip(CONSTANTS, (float(value) for value in self.constants), strict=True))
         size = (1 - c["between"]) * np.log(least / PARAMETERS) + c["between"] * np.log(most / PARAMETERS)
@@ -216,7 +219,11 @@ class Law:
         return (floor, by_size, by_text), size, effective, text
 
     def _beyond(self, shapes: Shapes, tokens: ArrayLike) -> Float64Array:
-        """Deviation of ln loss from the published law outside the range of the fitted trainings, (n,)."""
+        """How far this law and the published law diverge outside the fitted range, (n,); zero inside the range.
+
+        Both laws predict by how much ln loss changes between the edge of the range and each shape. The result is this
+        law's change minus the published law's change.
+        """
         least, most, width, depth, *_ = shapes.columns()
         tokens = np.broadcast_to(np.asarray(tokens, float), least.shape)
         middle = np.sqrt(least * most)
@@ -233,19 +240,19 @@ class Law:
 
 
 def alikeness(a: Shapes, b: Shapes) -> Float64Array:
-    """Correlation of the law's errors for two shapes, 0 to 1, (n,); 1 for equal shapes."""
+    """Correlation, from 0 to 1, of the law's errors for pairs of shapes, (n,); 1 for equal shapes."""
     return np.asarray(np.exp(-0.5 * ((places(a) - places(b)) ** 2).sum(axis=1) / ALIKE**2))
 
 
 def places(shapes: Shapes) -> Float64Array:
-    """Coordinates of shapes: logarithms of width, depth and the feed-forwards' share, (n, 3)."""
+    """Coordinates for the correlation of shapes: logarithms of width, depth and the feed-forwards' share, (n, 3)."""
     _, _, width, depth, ffn_share, *_ = shapes.columns()
     return np.asarray(np.log(np.stack([width, depth, np.maximum(ffn_share, 0.1)], axis=1)))
 
 
 @cache
 def shipped() -> Law:
-    """The law fitted to published trainings, for an unknown tokenizer and text."""
+    """Loads the law that was fitted to published training runs, for an unknown tokenizer and text."""
     return law_from(read_mapping(DATA))
 
 
@@ -253,7 +260,7 @@ def law_from(held: Mapping[str, object]) -> Law:
     """Reads a law from the output of :func:`law_fields`.
 
     Raises:
-        SpecError: A field is missing or of another shape.
+        SpecError: A field is missing or has the wrong shape.
     """
     try:
         record = Record.of(held)
@@ -279,13 +286,13 @@ def law_fields(law: Law) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ExpectedQuality(Result):
-    """Expected result of a training, with its interval."""
+    """Expected loss of a training run, with its interval."""
 
     loss: Predicted  # 90 % interval, in ``unit``
     unit: str
     source: str  # source of the law
     basis: str  # how the figure was obtained, and for which text
-    parameters: float  # and tokens of the training
+    parameters: float  # the model's parameters
     tokens: float
     notes: tuple[str, ...] = ()
 
@@ -302,25 +309,25 @@ class ExpectedQuality(Result):
         return f"{value} {self.unit} [{low}, {high}], {self.basis}"
 
     def per_byte(self, bytes_per_token: float) -> ExpectedQuality:
-        """Converts the expectation to bits per byte, given the tokenizer's bytes per token on the text.
+        """Converts the expected loss to bits per byte, given the tokenizer's bytes per token on the text.
 
         Raises:
             InputError: ``bytes_per_token`` is not positive.
         """
         if not 0 < bytes_per_token < math.inf:
-            raise InputError(f"{bytes_per_token} bytes per token: give a positive number")
+            raise InputError(f"bytes per token must be positive, not {bytes_per_token}")
         scale = 1 / (math.log(2) * bytes_per_token)
         ends = {name: getattr(self.loss, name) * scale for name in ("value", "low", "high")}
         return replace(self, loss=Predicted(**ends), unit="bits/byte")
 
 
 def published_quality(arch: ArchSpec, *, tokens: float, law: Law | None = None) -> ExpectedQuality:
-    """Expected loss of ``arch`` after one pass over ``tokens`` of text.
+    """Expected loss of ``arch`` after training on ``tokens`` tokens of text, each seen once.
 
     Args:
         arch: A decoder of at least ten million parameters.
         tokens: Training tokens, at least 100 million, each seen once.
-        law: Your own law. Default: the shipped one.
+        law: A law to use instead of the shipped law.
 
     Raises:
         Unsupported: The model does not predict next tokens.
@@ -331,7 +338,7 @@ def published_quality(arch: ArchSpec, *, tokens: float, law: Law | None = None) 
     own, law = law is not None, law or shipped()
     notes = law.notes(shapes, tokens)
     if recurrent(arch):
-        notes.append("the published trainings had attention in every layer, this model has recurrences")
+        notes.append("this model has recurrences, but the published training runs had attention in every layer")
     return ExpectedQuality(
         loss=law.loss(shapes, tokens),
         unit="nats/token",
@@ -346,7 +353,7 @@ def published_quality(arch: ArchSpec, *, tokens: float, law: Law | None = None) 
 def published_change(before: ArchSpec, after: ArchSpec, *, tokens: float, law: Law | None = None) -> Predicted:
     """Expected change in loss from training ``after`` instead of ``before``, in nats per token.
 
-    The interval is narrower than those of :func:`published_quality`; see :meth:`Law.difference`.
+    The interval is narrower than the intervals of :func:`published_quality`; see :meth:`Law.difference`.
 
     Raises:
         Unsupported: As in :func:`published_quality`.
@@ -362,7 +369,8 @@ def _require_covered(arch: ArchSpec, tokens: float) -> None:
     if arch.parameters() < SMALLEST_PARAMETERS or not SMALLEST_TOKENS <= tokens < math.inf:
         raise InputError(
             f"{arch.name}: the published laws do not cover {_said(arch.parameters())} parameters after "
-            f"{_said(tokens)} tokens (from 10M parameters and 100M tokens on); train it: chipwise train"
+            f"{_said(tokens)} tokens (they need at least 10M parameters and 100M tokens); "
+            "train the model instead: chipwise train"
         )
 
 
@@ -371,7 +379,7 @@ def _shapes(shape: ArchSpec | Design | Shapes) -> Shapes:
 
 
 def _held(bits: ArrayLike, ln_bits: float) -> Float64Array:
-    """Effective share of the parameters at a low number of bits per weight; 1 at 16 bits or more."""
+    """Effective parameters divided by all parameters, for a number of bits per weight; 1 for 16 bits or more."""
     return np.asarray(-np.expm1(-np.minimum(bits, BITS) / math.exp(ln_bits)))
 
 

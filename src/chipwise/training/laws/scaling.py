@@ -1,15 +1,15 @@
-"""A scaling law of size and text, fitted to a run's short trainings, to extrapolate them to the full budget.
+"""A scaling law of model size and text, fitted to a search's short training runs to extrapolate to the full budget.
 
 Bits per byte = ``floor`` + ``layers`` · N^-a + ``head`` · H^-a + ``text`` · D^-b, with N the parameters of the layers,
-H those of the head (vocabulary times width) and D the bytes of text that the training has read, of which further passes
-over the same text are worth less and less. In a fixed time a small model reads more text, so the best size and
-vocabulary depend on the budget; short trainings favour small models, and the law quantifies by how much. The quality
-model learns the effect of a candidate's shape as a deviation from the law.
+H those of the head (vocabulary times width) and D the bytes of text read in training; further passes over the same text
+are worth less and less. In a fixed time, a small model reads more text, so the best size and vocabulary depend on the
+budget. Short training runs favour small models, and the law says by how much. The search's quality model learns the
+effect of a candidate's shape as a deviation from the law.
 
 References:
     The form: Hoffmann et al. 2022, arXiv:2203.15556, equation 2, with a separate term for the head. Further passes:
     Muennighoff et al. 2023, arXiv:2305.16264, equation 5. The constants are fitted anew in each run; until a run has
-    trainings, ``START`` is used, fitted by ``benchmarks/real/text_law.py`` to trainings of 0.3 to 11 passes.
+    trained models, ``START`` is used, fitted by ``benchmarks/real/text_law.py`` to training runs of 0.3 to 11 passes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import nnls
 
 EXPONENTS = (0.2, 0.3, 0.4, 0.5)
-BELIEF = 0.15  # weight of each of START's predictions, relative to an observed training
-USUAL_LAYERS, USUAL_HEAD, USUAL_TEXT = 1e6, 5e5, 3e7  # parameters, and bytes read by a training of ten minutes
+BELIEF = 0.15  # weight of each of START's predictions, relative to an observed training run
+USUAL_LAYERS, USUAL_HEAD, USUAL_TEXT = 1e6, 5e5, 3e7  # parameters, and bytes read in ten minutes of training
 PASSES_EXPONENT = 1.5  # roughly how the Fréchet distance of images falls with sampling steps (tasks/diffusion)
 
 
@@ -40,18 +40,18 @@ class Law:
     text: float
     size_exponent: float
     text_exponent: float
-    level_known: bool = True  # False: only START's shape is used; the level is fitted to the run's trainings
+    level_known: bool = True  # False: only START's shape is used; the level is fitted to the run's training runs
     one_pass: float = 0.0  # relative rise in loss if one sampling step is taken instead of many
     repeats: float = math.inf  # what all passes over the data after the first are worth at most, in first passes
 
     def loss(self, layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike) -> Float64Array:
-        """Expected bits per byte of models of these sizes after this much text, (n,)."""
+        """Expected bits per byte, (n,), of models with these sizes after training on this much text."""
         n, h, d = (np.asarray(item, float) for item in (layers, head, text_bytes))
         sizes = self.layers * n**-self.size_exponent + self.head * h**-self.size_exponent
         return np.asarray(self.floor + sizes + self.text * d**-self.text_exponent)
 
     def fresh(self, text_bytes: ArrayLike, unique_bytes: float) -> Float64Array:
-        """Bytes of new text that are worth as much as ``text_bytes`` read of a text of ``unique_bytes``, (n,).
+        """Bytes of new text, (n,), that are worth as much as reading ``text_bytes`` from a text of ``unique_bytes``.
 
         Each further pass is worth less than the one before.
 
@@ -62,12 +62,14 @@ class Law:
         if math.isinf(self.repeats) or math.isinf(unique_bytes):
             return read
         again = np.maximum(read / unique_bytes - 1, 0.0)
-        later = -self.repeats * np.expm1(-again / self.repeats)  # in first passes
+        later = -self.repeats * np.expm1(-again / self.repeats)  # in units of first passes
         return np.asarray(np.minimum(read, unique_bytes) + unique_bytes * later)
 
     @property
     def slope(self) -> float:
-        """Fall of the ln loss when a model of the usual size is trained twice as long.
+        """Decrease of the ln loss when a model of the usual size reads twice the usual amount of text.
+
+        The usual values are ``USUAL_LAYERS``, ``USUAL_HEAD`` and ``USUAL_TEXT``.
 
         >>> round(START.slope, 3)
         0.086
@@ -76,7 +78,7 @@ class Law:
         return float(np.log(once / twice))
 
     def of_passes(self, count: ArrayLike) -> Float64Array:
-        """Factor on the loss of models that answer in ``count`` passes, (n,); tends to 1 for many passes."""
+        """Factor, (n,), on the loss of models that generate in ``count`` passes; approaches 1 for many passes."""
         return np.asarray(1 + self.one_pass * np.asarray(count, float) ** -PASSES_EXPONENT)
 
 
@@ -84,9 +86,10 @@ START = Law(floor=0.413, layers=18.2, head=23.0, text=137.0, size_exponent=0.4, 
 
 
 def fit_law(layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike, loss: ArrayLike, *, start: Law = START) -> Law:
-    """Fits the law to trainings by relative least squares, regularised towards ``start``; array arguments are (n,).
+    """Fits the law to training runs by relative least squares, regularised towards ``start``; arrays are (n,).
 
-    If the level of ``start`` is not known, its predictions are first scaled to these trainings.
+    If only the form of ``start`` is known (``level_known`` is false), its predictions are first multiplied by a factor
+    that fits these training runs.
     """
     n, h, d, y = (np.asarray(item, float) for item in (layers, head, text_bytes, loss))
     if not len(y):
@@ -112,7 +115,7 @@ def fit_law(layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike, loss: Arr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Seconds of training per token: a constant plus terms per parameter of the layers and of the head."""
+    """Seconds of training per token: a constant, plus terms proportional to the parameters of layers and head."""
 
     token_s: float
     layer_parameter_s: float
@@ -124,7 +127,7 @@ class Pace:
         return np.asarray(1 / (self.token_s + self.layer_parameter_s * layers + self.head_parameter_s * head))
 
     def times(self, factor: float) -> Pace:
-        """The pace of a machine that takes ``factor`` times as long."""
+        """The seconds per token on a machine on which training takes ``factor`` times as long."""
         return Pace(
             token_s=self.token_s * factor,
             layer_parameter_s=self.layer_parameter_s * factor,
@@ -136,7 +139,7 @@ PACE = Pace(token_s=9.6e-6, layer_parameter_s=3.05e-11, head_parameter_s=2.77e-1
 
 
 def fit_pace(layer_parameters: ArrayLike, head_parameters: ArrayLike, tokens_per_s: ArrayLike) -> Pace:
-    """Fits the pace to observed trainings, regularised towards ``PACE``; arguments (n,)."""
+    """Fits the seconds per token to observed training runs, regularised towards ``PACE``; all arguments are (n,)."""
     layers, head = np.asarray(layer_parameters, float), np.asarray(head_parameters, float)
     known = 1 / np.asarray(tokens_per_s, float)
     if not len(known):

@@ -24,9 +24,9 @@ from chipwise.model.arch.mixers import Attention, GatedDelta, Mamba2, ShortConv
 class Shapes:
     """Shapes of n models; every field is (n,) or a number.
 
-    ``least`` and ``most`` count parameters of the layers, without embeddings and head. ``least`` counts those active
-    per token, shared weights once; ``most`` counts all, shared weights once per layer. Dense models without shared
-    weights have ``least == most``.
+    ``least`` and ``most`` are numbers of parameters in the layers, without embeddings and head. ``least`` counts
+    only parameters that are active per token; weights that layers share count once. ``most`` counts all parameters;
+    shared weights count once for each layer that uses them. Dense models without shared weights have ``least == most``.
     """
 
     least: ArrayLike
@@ -42,12 +42,12 @@ class Shapes:
         return int(np.size(self.least))
 
     def columns(self) -> Float64Array:
-        """All fields as (8, n), in the order of the class."""
+        """All fields as an array (8, n), in the order of their declaration."""
         return np.array(np.broadcast_arrays(*(np.atleast_1d(getattr(self, f.name)) for f in fields(self))), float)
 
     @classmethod
     def of(cls, *models: ArchSpec | Design) -> Shapes:
-        """Shapes of decoders; an architecture without a weight format counts as 16 bits.
+        """The shapes of decoders; weights count as 16 bits unless a format is given.
 
         Raises:
             Unsupported: A model does not predict next tokens, or has no layers.
@@ -67,7 +67,7 @@ def _row(model: ArchSpec | Design) -> tuple[float, ...]:
     if arch.encoder or not arch.causal or not arch.head.writes:
         raise Unsupported(f"{arch.name}: the published laws cover only decoders that predict the next token")
     if not arch.layers:
-        raise Unsupported(f"{arch.name}: a model without layers has no shape")
+        raise Unsupported(f"{arch.name}: the law does not apply to a model without layers")
     owned = [layer for layer in arch.layers if layer.shares is None]
     square = float(arch.d_model**2)
     heads = [layer.attention for layer in arch.layers if isinstance(layer.attention, Attention)]

@@ -1,8 +1,9 @@
-"""The training loop with further options: a budget in steps, GPUs, gradient accumulation, activation recomputation.
+"""Training loop with GPUs, several processes, gradient accumulation and activation recomputation.
 
-Loop, recipe and checkpoints are those of ``trainer.py``. Several processes (``torchrun``) split each batch: every
-process holds the whole model (``ddp``) or a shard of each layer (``fsdp``, where each process still holds Muon's
-averages unsharded). All processes must see the same folder; only the first one writes.
+Loop, recipe and checkpoints are those of ``trainer.py``. Several processes (``torchrun``) split each batch. With
+``ddp``, every process holds the whole model. With ``fsdp``, every process holds only a shard of each layer's weights,
+but all of Muon's gradient averages, unsharded. All processes must see the same folder; only the first process writes to
+it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from chipwise.training.data.dataset import Dataset, with_held
 from chipwise.training.data.recipe import Recipe
 from chipwise.training.loop import checkpoint
 from chipwise.training.loop.checkpoint import Progress
+from chipwise.training.loop.optimiser import gathered, shard_of
 from chipwise.training.loop.progress import TrainingProgress, Update
 from chipwise.training.loop.trainer import Run, TrainResult
 
@@ -45,7 +47,7 @@ _PEAK_SIZE = {"cpu": 1024, "cuda": 8192}  # side of the square matrices whose pr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """Device, precision and parallelism of a training. The defaults are those of the plain trainer."""
+    """Device, precision and parallelism of a training run. With the defaults, it runs as in ``trainer.py``."""
 
     device: str = "cpu"
     precision: Precision | None = None  # precision of matrix products; the faster one on this device unless given
@@ -54,19 +56,21 @@ class Execution:
     sharing: Sharing = "ddp"
     peak_flops_per_s: float | None = None  # peak of one device, for MFU
     compiler: str | None = None  # backend of torch.compile, such as inductor; not compiled unless given
-    device_share: float = 1.0  # share of the device's time that this training gets, if several run on it
+    device_share: float = 1.0  # share of the device's time that this training run gets, if several share it
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
             raise InputError(f"--accumulate must be at least 1, not {self.accumulate}")
         if self.precision not in (None, "bf16", "fp32"):
-            raise InputError(f"--precision is bf16 or fp32, not {self.precision!r}")
+            raise InputError(f"--precision must be bf16 or fp32, not {self.precision!r}")
         if self.sharing not in ("ddp", "fsdp"):
-            raise InputError(f"--sharing is ddp or fsdp, not {self.sharing!r}")
+            raise InputError(f"--sharing must be ddp or fsdp, not {self.sharing!r}")
         if self.peak_flops_per_s is not None and not self.peak_flops_per_s > 0:
             raise InputError(f"--peak must be above zero, not {self.peak_flops_per_s}")
         if not 0 < self.device_share <= 1:
-            raise InputError(f"a training has a share of its device between 0 and 1, not {self.device_share:g}")
+            raise InputError(
+                f"the share of the device for a training run must be above 0 and at most 1, not {self.device_share:g}"
+            )
 
     @property
     def dtype(self) -> torch.dtype:
@@ -92,30 +96,31 @@ def train_accelerated(
     checkpoint_every_s: float = 30.0,
     max_validation_bytes: int | None = None,
 ) -> TrainResult:
-    """Trains ``arch`` on ``data`` for a number of steps, CPU or GPU seconds, continuing the state in ``folder``.
+    """Trains ``arch`` on ``data`` for a number of steps, CPU seconds or GPU seconds; continues a run in ``folder``.
 
-    On a GPU the batch is computed in the largest microbatches that fit into its memory: when memory runs out, their
-    size is halved. Gradients are summed over microbatches, so the step is the same.
+    On a GPU, a batch is computed in microbatches if it does not fit into memory: whenever memory runs out, their size
+    is halved. Gradients are summed over microbatches, so the result of a step is the same.
 
     Args:
         arch: The architecture.
-        data: Training data in the model's tokens.
+        data: Training data that fits the model.
         execution: Device, precision and parallelism.
-        steps: Steps of the optimiser. Give exactly one of the three budgets.
-        cpu_budget_s: CPU seconds, on one process without a GPU.
-        gpu_budget_s: GPU seconds of the steps, on one process; trainings that share a device are charged their share.
-        seed: Random seed of weights and order of the text.
+        steps: Budget in optimiser steps. Give exactly one of the three budgets.
+        cpu_budget_s: Budget in CPU seconds; only for one process without a GPU.
+        gpu_budget_s: Budget in GPU seconds of the steps; only for one process. Training runs that share a device are
+            charged their share of the time.
+        seed: Random seed of the weights and of the order of the data.
         folder: Folder for checkpoints and weights.
         recipe: Training recipe; its batch is the batch of one process.
-        start: Weights to continue from (names of the torch module); random ones unless given.
+        start: Weights to start from, with the names of the torch module. Default: random weights.
         on_progress: Called about once a second.
         checkpoint_every_s: Seconds of training between checkpoints.
-        max_validation_bytes: Evaluate on at most this many bytes of the validation text.
+        max_validation_bytes: Limit, in bytes, on the validation text that is evaluated. Default: all of it.
 
     Raises:
-        InputError: Not exactly one budget is given, or the budget does not suit the execution.
+        InputError: Not exactly one budget is given, or this budget cannot be used with ``execution``.
         DoesNotFit: The device has too little memory for even one window of text.
-        TrainingDiverged: The loss was no longer finite; the last good state is kept in ``folder``.
+        TrainingDiverged: The loss was no longer finite; the last good state stays in ``folder``.
         KeyboardInterrupt: After Ctrl-C, once the current step is finished and its state is written.
     """
     given = [value for value in (steps, cpu_budget_s, gpu_budget_s) if value is not None]
@@ -126,9 +131,9 @@ def train_accelerated(
         raise InputError(f"the budget must be positive, not {budget:g}")
     data.require_fit(arch)
     if cpu_budget_s is not None and (processes() > 1 or execution.device != "cpu"):
-        raise InputError("--cpu-seconds is for one process without a GPU; give --steps or --tokens")
+        raise InputError("--cpu-seconds works only with one process and without a GPU; give --steps or --tokens")
     if gpu_budget_s is not None and processes() > 1:
-        raise InputError("GPU seconds are for one process; give --steps or --tokens")
+        raise InputError("a budget in GPU seconds works only with one process; give --steps or --tokens")
     clock = time.process_time if execution.device == "cpu" and gpu_budget_s is None else time.perf_counter
     run = AcceleratedRun(
         arch,
@@ -150,7 +155,7 @@ def train_accelerated(
 
 
 class AcceleratedRun(Run):
-    """A training with :class:`Execution`."""
+    """A training run with an :class:`Execution`."""
 
     def __init__(
         self,
@@ -190,11 +195,11 @@ class AcceleratedRun(Run):
 
     @property
     def step_tokens(self) -> int:
-        """Tokens that one step learns from, over all processes."""
+        """Number of tokens in one step, over all processes."""
         return super().step_tokens * self.execution.accumulate * self.world
 
     def start(self) -> None:
-        """Initialises the model from the given weights or at random, and prepares it for the devices."""
+        """Initialises the model with the given weights or at random, and prepares it for the device."""
         model = with_held(build(self.arch, seed=self.seed), self.data)
         if self.given is not None:
             model.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in self.given.items()})
@@ -231,26 +236,23 @@ class AcceleratedRun(Run):
         if not self._sharded:
             super().take(weights)
             return
-        from torch.distributed.tensor import distribute_tensor
-
         with torch.no_grad():
             for name, p in self.model.named_parameters():
-                whole = weights[name].to(self.execution.device)
-                p.copy_(distribute_tensor(whole, p.device_mesh, p.placements))  # type: ignore[attr-defined]
+                p.copy_(shard_of(weights[name].to(self.execution.device), p))
 
     def weights(self) -> dict[str, Tensor]:
-        """The full, unsharded weights in host memory. All processes must call it together."""
-        return {name: _whole(value).cpu() for name, value in self.model.state_dict().items()}
+        """The full, unsharded weights in host memory. All processes must call this method at the same time."""
+        return {name: gathered(value).cpu() for name, value in self.model.state_dict().items()}
 
     def save(self, path: Path) -> None:
-        """Writes the current state; all processes gather it, the first writes."""
+        """Writes the current state: all processes gather it, and the first process writes it."""
         weights, averages = self.weights(), self.optimiser.state()
         if self.rank == 0:
             checkpoint.save(path, self.key, self.at, weights, averages)
         _together()
 
     def backward(self) -> Tensor:
-        """Gradient of this process's part of the batch, averaged over all processes."""
+        """Computes the gradient of this process's part of the batch, and averages gradients over all processes."""
         parts = self.execution.accumulate
         total = torch.zeros((), device=self.execution.device)
         for part in range(parts):
@@ -266,10 +268,11 @@ class AcceleratedRun(Run):
     def _in_pieces(self, batch: Sequence[Tensor], weight: float) -> Tensor:
         """Adds ``weight`` times the gradient of one batch; returns ``weight`` times its mean loss.
 
-        When memory runs out, this batch and all later ones are computed in microbatches half as large.
+        When memory runs out, this batch and all later ones are computed in microbatches of half the size.
 
         Raises:
-            DoesNotFit: Not even one window fits, or several processes run, which would have to agree on the size.
+            DoesNotFit: Not even one window fits into memory; or memory ran out in a run with several processes, where
+                the size of microbatches is never reduced.
         """
         before = [None if p.grad is None else p.grad.clone() for p in self.model.parameters()] if weight < 1 else None
         while True:
@@ -285,29 +288,25 @@ class AcceleratedRun(Run):
             except torch.OutOfMemoryError:
                 if size == 1 or self.world > 1:
                     tokens = super().step_tokens // self.recipe.batch_windows
+                    held = sum(p.numel() * p.element_size() for p in self.model.parameters())
                     raise DoesNotFit(
                         f"{self.execution.device} has too little memory to train on {size} x {tokens} tokens at once "
-                        f"({self.model_bytes / 1e9:.2f} GB of weights); use a smaller window or batch, or a device "
+                        f"({held / 1e9:.2f} GB of weights); use a smaller window or batch, or a device "
                         "with more memory"
                     ) from None
             self._give_back(before)
             self.pieces *= 2
 
     def _give_back(self, gradients: Sequence[Tensor | None] | None) -> None:
-        """Frees the memory of a step that ran out of it and restores the parameters' earlier gradients."""
+        """Frees memory after a step that ran out of memory, and restores the gradients from before the step."""
         for place, p in enumerate(self.model.parameters()):
             p.grad = None if gradients is None else gradients[place]
         if self.execution.device.startswith("cuda"):
             torch.cuda.empty_cache()
 
-    @property
-    def model_bytes(self) -> int:
-        """Bytes of the model's weights."""
-        return sum(p.numel() * p.element_size() for p in self.model.parameters())
-
     @contextlib.contextmanager
     def _without_exchange(self, wanted: bool) -> Iterator[None]:
-        """Disables the gradient exchange between processes, for all but the last accumulated batch."""
+        """Context without gradient exchange between processes, for all accumulated batches except the last one."""
         if wanted and isinstance(self.loss, nn.parallel.DistributedDataParallel):
             with self.loss.no_sync():
                 yield
@@ -315,7 +314,7 @@ class AcceleratedRun(Run):
             yield
 
     def after_step(self) -> None:
-        """Stops after this step if Ctrl-C was pressed; the state is written first."""
+        """Writes the state and stops if Ctrl-C was pressed."""
         if self.stop:
             self.save_here()
             raise KeyboardInterrupt
@@ -357,12 +356,12 @@ class AcceleratedRun(Run):
         )
 
     def loop(self, report: Callable[[Update], None] | None, checkpoint_every_s: float) -> None:
-        """Runs the trainer's loop; the reported pace refers to this call."""
+        """Runs the trainer's loop; reported throughput counts only steps of this call."""
         self.began, self._from = (time.perf_counter(), self.at.steps), self.spent(self.at)
         super().loop(report if self.rank == 0 else None, checkpoint_every_s)
 
     def whole_model(self) -> Transformer:
-        """The whole, unsharded model, on each process."""
+        """The unsharded model, on every process."""
         if not self._sharded:
             return self.model
         model = Transformer(self.arch)
@@ -370,14 +369,14 @@ class AcceleratedRun(Run):
         return model.to(self.execution.device)
 
     def keep(self, result: TrainResult, weights: bytes) -> None:
-        """Writes weights and result, from one process."""
+        """Writes weights and result, in the first process only."""
         if self.rank == 0:
             super().keep(result, weights)
         _together()
 
 
 class _Loss(nn.Module):
-    """Model and loss in one forward pass, as the module that DDP or FSDP wraps."""
+    """Module whose forward pass computes the model's outputs and the loss, for wrapping in DDP or FSDP."""
 
     def __init__(self, model: Transformer, data: Dataset, dtype: Callable[[], torch.dtype]) -> None:
         super().__init__()
@@ -388,7 +387,7 @@ class _Loss(nn.Module):
 
 
 def _recompute(layer: nn.Module) -> None:
-    """Makes ``layer`` store only its input during training and recompute the rest; parameter names are unchanged."""
+    """Makes ``layer`` store only its input in training and recompute its activations; parameter names do not change."""
     assert isinstance(layer, LayerModule)
     plain = layer.forward
 
@@ -400,12 +399,11 @@ def _recompute(layer: nn.Module) -> None:
     layer.forward = forward  # type: ignore[method-assign, assignment]
 
 
-def _whole(value: Tensor) -> Tensor:
-    return value.full_tensor() if hasattr(value, "full_tensor") else value
-
-
 def multiplied(arch: ArchSpec) -> int:
-    """Parameters in each token's matrix products; shared ones count per use, of the tables only the head."""
+    """Number of weights that each token is multiplied by: those of the head and of the layers' matrices.
+
+    A matrix that several layers share counts once for each of these layers.
+    """
     shapes = weight_shapes(arch)
     uses = [str(i if layer.shares is None else layer.shares) for i, layer in enumerate(arch.layers)]
     count = arch.vocab_size * arch.d_model
@@ -416,7 +414,10 @@ def multiplied(arch: ArchSpec) -> int:
 
 
 def measured_peak(device: str, dtype: torch.dtype) -> float | None:
-    """Peak FLOP/s of a large square matrix product in ``dtype`` here, the best of five; None for other device types."""
+    """Measured peak FLOP/s of large square matrix products in ``dtype``, best of five.
+
+    None if ``device`` is neither the CPU nor a CUDA device.
+    """
     size = _PEAK_SIZE.get(torch.device(device).type)
     if size is None:
         return None
@@ -431,12 +432,12 @@ def measured_peak(device: str, dtype: torch.dtype) -> float | None:
 
 
 def rank() -> int:
-    """Rank of this process."""
+    """This process's rank in ``torchrun``."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def processes() -> int:
-    """Number of training processes."""
+    """Number of processes in ``torchrun``."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -447,7 +448,7 @@ def _together() -> None:
 
 @contextlib.contextmanager
 def joined(execution: Execution) -> Iterator[Execution]:
-    """Joins the process group of ``torchrun``, if there is one; the execution with this process's device."""
+    """Context that joins the process group of ``torchrun``, if any; yields the execution with this process's device."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         yield execution
         return

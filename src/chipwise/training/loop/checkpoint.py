@@ -1,8 +1,8 @@
-"""Checkpoints: the state of a training in one safetensors file, with the identity of its training.
+"""Checkpoints: the state of a training run and the run's identity, in one safetensors file.
 
-A checkpoint holds tensors (weights, the optimiser's averages) and metadata as JSON; only a training with the same key
-reads it. The file is replaced atomically, so a killed process leaves either the old or the new state. It contains no
-pickle, so reading it executes nothing.
+A checkpoint contains tensors (weights, the optimiser's averages) and metadata as JSON. Only a run with the same key can
+read it. The file is replaced atomically, so a killed process leaves either the old or the new state. It contains no
+pickle, so reading it does not execute code.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from chipwise.model.nn.precision import Precision
 
 SCHEMA = "chipwise.training/2"
 
-CurvePoint = tuple[float, int, float, float | None]  # CPU seconds, tokens, training bits per byte, validation ones
+CurvePoint = tuple[float, int, float, float | None]  # CPU seconds, tokens, bits per byte in training and validation
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """Progress of a training. ``steps`` determines the next batches."""
+    """Progress of a training run; ``steps`` also determines the next batch."""
 
     steps: int = 0
     tokens: int = 0
@@ -39,11 +39,11 @@ class Progress:
     decay_from: float | None = None  # CPU seconds at which this run began to decay the learning rate
     rate_scale: float = 1.0  # factor on the learning rates, halved after a divergence
     loss: float = math.nan  # loss of recent training batches, smoothed
-    precision: Precision  # precision of matrix products; fixed for a training
+    precision: Precision  # precision of matrix products; fixed for a training run
     curve: list[CurvePoint] = field(default_factory=list)
 
     def plain(self) -> dict[str, object]:
-        """The progress as plain data."""
+        """The progress as JSON values."""
         values: dict[str, object] = {name: getattr(self, name) for name in self.__slots__}
         values["loss"] = None if math.isnan(self.loss) else self.loss
         return values
@@ -58,14 +58,14 @@ class Progress:
 
 
 def save(path: Path, key: str, progress: Progress, weights: dict[str, Tensor], averages: dict[str, Tensor]) -> None:
-    """Writes a checkpoint of the training with identity ``key``."""
+    """Writes a checkpoint of the training run with identity ``key``."""
     tensors = {f"weights.{name}": value for name, value in weights.items()}
     tensors |= {f"averages.{name}": value for name, value in averages.items()}
     write_state(path, SCHEMA, key, tensors, progress.plain())
 
 
 def load(path: Path, key: str) -> tuple[Progress, dict[str, Tensor], dict[str, Tensor]] | None:
-    """The checkpoint; None if this training has no readable one and must start from the beginning."""
+    """Reads the checkpoint; None if this training run has no readable checkpoint and must start from the beginning."""
     found = read_state(path, SCHEMA, key)
     if found is None:
         return None
@@ -80,7 +80,7 @@ def load(path: Path, key: str) -> tuple[Progress, dict[str, Tensor], dict[str, T
 
 
 def write_state(path: Path, schema: str, key: str, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
-    """Writes ``tensors`` and the metadata ``facts`` of the training with identity ``key``, atomically."""
+    """Writes ``tensors`` and the metadata ``facts`` of the training run with identity ``key``, atomically."""
     from safetensors.torch import save as to_bytes
 
     whole = {name: value.detach().contiguous() for name, value in tensors.items()}
@@ -90,7 +90,7 @@ def write_state(path: Path, schema: str, key: str, tensors: Mapping[str, Tensor]
 
 
 def read_state(path: Path, schema: str, key: str) -> tuple[dict[str, Tensor], Record] | None:
-    """Reads the state that was written for ``key``; None if it is missing or unreadable."""
+    """Reads the state that was written for ``key``; None if the file is missing, damaged or for another key."""
     from safetensors import SafetensorError, safe_open
 
     if not path.exists():

@@ -1,4 +1,4 @@
-"""Loads trained weights into models, and rounds them as a deployed file stores them."""
+"""Loads trained weights into models, and rounds weights as in deployed files."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Weights = Mapping[str, AnyArray]
-BATCHES = 4  # of calibration data, and as many to judge quantisers by
-LESSONS = 1000  # the first batch of learned rounding
+BATCHES = 4  # batches of calibration data; as many further batches judge the quantisers
+LESSONS = 1000  # number of the first batch for learned rounding
 
 
 def load_model(arch: ArchSpec, weights: Weights | str | Path) -> Any:
-    """The torch module of ``arch`` with these weights, in FP32."""
+    """Builds the torch module of ``arch`` with these weights, in FP32."""
     arrays = read(weights) if isinstance(weights, str | Path) else weights
     return load(arch, arrays)
 
 
 def read(path: str | Path) -> dict[str, NDArray[np.floating]]:
-    """Weights by name, read from a safetensors file.
+    """Reads weights by name from a safetensors file.
 
     Raises:
-        InputError: It cannot be read.
+        InputError: The file cannot be read as weights.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
@@ -68,12 +68,12 @@ def calibrated(
     data: DataFile,
     recipe: Recipe,
     *,
-    batches: int = BATCHES,
     prepare: Callable[[nn.Module], nn.Module] | None = None,
 ) -> tuple[Packing, Judge]:
-    """The inputs of matrices on the first batches of training data, and the mean loss on as many of the next ones.
+    """Returns the inputs of the model's matrices on the first training batches, and a function that judges weights.
 
-    ``prepare`` changes the models that are judged.
+    The function builds a model with the given weights, applies ``prepare`` to it, and returns its mean loss on other
+    training batches.
     """
     import torch
 
@@ -83,19 +83,19 @@ def calibrated(
 
     def losses(model: nn.Module, first: int) -> list[float]:
         held = with_held(model, opened())
-        drawn = (opened().batch(arch, recipe, first + i, seed=0) for i in range(batches))
+        drawn = (opened().batch(arch, recipe, first + i, seed=0) for i in range(BATCHES))
         with torch.no_grad():
             return [float(opened().loss(held, batch, torch.float32)) for batch in drawn]
 
     def judge(own: ArchSpec, rounded: Weights) -> float:
         model = load(own, rounded)
-        return float(np.mean(losses(model if prepare is None else prepare(model), batches)))
+        return float(np.mean(losses(model if prepare is None else prepare(model), BATCHES)))
 
     return Packing(inputs=matrix_inputs(arch, weights, lambda model: losses(model, 0))), judge
 
 
 def lessons_of(arch: ArchSpec, weights: Weights, data: DataFile, recipe: Recipe) -> Lessons:
-    """Training data for learned rounding, from batches that no quantiser saw.
+    """Training data for learned rounding, from batches that :func:`calibrated` does not use.
 
     Raises:
         Unsupported: The model reads more than one input.
@@ -113,7 +113,7 @@ def lessons_of(arch: ArchSpec, weights: Weights, data: DataFile, recipe: Recipe)
 
 
 def rounded(weight_NK: Tensor, weight_format: str, packing: Packing = NEAREST, name: str = "") -> Tensor:
-    """The weight ``name`` (outputs, inputs) as the deployed model holds it, packed by the code of the exporters."""
+    """Returns the weight ``name`` (outputs, inputs) with the values that it has in exported files."""
     import torch
 
     matrix = np.ascontiguousarray(weight_NK.detach().numpy(), np.float32)
@@ -121,7 +121,7 @@ def rounded(weight_NK: Tensor, weight_format: str, packing: Packing = NEAREST, n
 
 
 def checked(weights: Weights, arch: ArchSpec) -> Weights:
-    """``weights``, after checking that their names and shapes are those of ``arch``.
+    """Returns ``weights`` after checking that their names and shapes are those of ``arch``.
 
     Raises:
         InputError: Names or shapes differ.
@@ -132,7 +132,7 @@ def checked(weights: Weights, arch: ArchSpec) -> Weights:
     if odd:
         name = odd[0]
         raise InputError(
-            f"the weights to start from are of another architecture: {name} is {found.get(name, 'missing')}, where the "
-            f"model has {wanted.get(name, 'none')}"
+            f"the weights to start from belong to a different architecture: {name} is {found.get(name, 'missing')}, "
+            f"but the model has {wanted.get(name, 'none')}"
         )
     return weights

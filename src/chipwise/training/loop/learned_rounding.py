@@ -1,11 +1,14 @@
-"""Learned rounding: integers, scales and FP32 parameters of a rounded model by descent towards the original.
+"""Learned rounding: improves a rounded model's integers, scales and FP32 parameters by gradient descent.
 
-Starts from another quantiser. In each step the model runs with rounded matrices. Gradients pass straight through the
-rounding to positions between integers, and reach scales and FP32 parameters (norms, biases, tables) as usual.
-Positions begin where the original's values lie, so that the integers change first that were nearly another one. Their
-rate falls with the square root of the number of steps: that is how far gradients of random signs would carry them, and
-integers that change at random lose more than scales and FP32 parameters regain. The distance is that of the outputs,
-so no labels are needed. A killed run goes on from its last checkpoint.
+The descent starts from the result of another quantiser and reduces the distance between the outputs of the rounded and
+the original model, so no labels are needed. In each step, the model runs with rounded matrices. Each integer is
+the rounded value of a real-valued position. Gradients pass straight through the rounding to the position, and reach
+scales and FP32 parameters (norms, biases, tables) as usual. Positions begin at the original weights divided by the
+scales, clipped to within ``CELL`` of the quantiser's integers. Integers whose positions are closest to a rounding
+boundary change first. The learning rate of positions is inversely proportional to the square root of the number of
+steps, because gradients with random signs move a position in proportion to this root. Integers that change at random
+raise the distance by more than scales and FP32 parameters can lower it. A killed run continues from its last
+checkpoint.
 
 References:
     Bengio et al. 2013 (arXiv:1308.3432): gradients straight through.
@@ -33,6 +36,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.blocks.quantize import Grid, Packed, Packing, Quantiser, levels, pack_integers
 from chipwise.model.walk.calibration import AUTO, LEARNED, Choice, Judge, Lessons
 from chipwise.model.walk.module import load
+from chipwise.training.loop.adamw import AVERAGES, AdamW
 from chipwise.training.loop.checkpoint import fingerprint, read_state, write_state
 
 SCHEMA = "chipwise.rounding/1"
@@ -43,11 +47,11 @@ WARMUP = 0.1  # share of the budget in which the rates rise
 STAGE = "CPU seconds of learned rounding"
 OnProgress = Callable[[str, int, int], None]
 Distance = Callable[[nn.Module, int], Tensor]
-"""The distance of a model's outputs from the original's on the batch of this number, differentiable."""
+"""Function of a model and a batch number: differentiable distance of the model's outputs from the original's."""
 
 
 class _Rounded(nn.Module):
-    """A matrix (n, k) as integers times scales. The weight that it replaces is not used."""
+    """Computes a weight (n, k) as integers times scales; the original weight of the module is not used."""
 
     low: Tensor
     high: Tensor
@@ -78,16 +82,17 @@ class _Rounded(nn.Module):
         return (self.integers() * self.scales).reshape(self.n, -1)[:, : self.k]
 
     def packed(self) -> Packed:
-        """The matrix as stored."""
+        """The matrix as the file stores it."""
         with torch.no_grad():
             values, scales = self.integers().numpy(), self.scales[..., 0].numpy().copy()
         return pack_integers(self.form, values, scales, self.k, self.zeros[..., 0].numpy() if self.free else None)
 
 
 def distance_from(lessons: Lessons) -> Distance:
-    """The mean distance of a model's outputs from the original's on the inputs of a batch.
+    """Returns a function that computes how far a model's outputs on a batch are from the original model's, on average.
 
-    Of logits it is the KL divergence in nats for each position; of other outputs the relative squared difference.
+    For logits, the distance is the KL divergence in nats per position; for other outputs, the relative squared
+    difference.
     """
 
     def distance(model: nn.Module, number: int) -> Tensor:
@@ -117,7 +122,7 @@ def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
 class Learned:
     """Result of :func:`learn`."""
 
-    design: Design  # a tied head is a table of its own
+    design: Design  # a tied head becomes a separate table
     weights: Mapping[str, AnyArray]  # what the model computes with: rounded matrices as restored, others in FP32
     packing: Packing  # packs these weights without a further loss
     steps: int
@@ -136,18 +141,18 @@ def learn(
     checkpoint_every_s: float = 20.0,
     clock: Callable[[], float] = time.process_time,
 ) -> Learned:
-    """Improves what ``packing`` rounds of ``weights`` for ``cpu_budget_s``.
+    """Rounds ``weights`` by ``packing``, and improves the result for ``cpu_budget_s`` CPU seconds.
 
     Args:
         design: The model and its formats.
-        weights: Its weights in FP32.
-        packing: The quantiser to start from, the inputs of matrices, and the grid.
-        distance: What descends.
-        cpu_budget_s: CPU seconds of the descent, those before an interruption included.
-        path: File of the checkpoint; None: none is written.
-        on_progress: Called with the share of the budget that is spent.
+        weights: The model's weights in FP32.
+        packing: The quantiser from which to start, the inputs of each matrix, and how int4 values share scales.
+        distance: The loss to minimise.
+        cpu_budget_s: CPU seconds of the descent, including those spent before an interruption.
+        path: File of the checkpoint; None to write no checkpoint.
+        on_progress: Called with the share of the budget that has been spent.
         checkpoint_every_s: CPU seconds between checkpoints.
-        clock: Returns CPU seconds.
+        clock: Returns the CPU seconds of this process.
 
     Raises:
         TrainingDiverged: The distance was no longer finite.
@@ -171,36 +176,30 @@ def learn(
     }
     trained = {f"{name}.positions": each.positions for name, each in made.items()}
     trained |= {f"{name}.scales": each.scales for name, each in made.items()} | others
-    optimiser = torch.optim.Adam(
-        [
-            {"params": [value], "peak": _peak(name, value), "integers": name.endswith(".positions")}
-            for name, value in trained.items()
-        ],
-        betas=(0.9, 0.99),
-    )
+    optimiser, peaks = AdamW(betas=(0.9, 0.99)), {name: _peak(name, value) for name, value in trained.items()}
     key = digest([own.digest, fingerprint(held), fingerprint(trained), cpu_budget_s])
     step, spent = _resumed(path, key, trained, optimiser)
     begun, saved = clock() - spent, spent
     while (spent := clock() - begun) < cpu_budget_s:
         done = spent / cpu_budget_s
         on_progress(done)
-        steps = max((step + 1) / max(done, 1e-3), 1.0)  # that the budget allows at this pace
-        for group in optimiser.param_groups:
-            full = group["peak"] / (math.sqrt(steps) if group["integers"] else 1.0)
-            group["lr"] = full * min((done + 1e-3) / WARMUP, 1.0, (1 - done) / (1 - WARMUP))
-        optimiser.zero_grad(set_to_none=True)
+        steps = max((step + 1) / max(done, 1e-3), 1.0)  # steps that the budget allows at this pace
+        model.zero_grad(set_to_none=True)
         loss = distance(model, step)
         loss.backward()  # type: ignore[no-untyped-call]
         if not torch.isfinite(loss):
             raise TrainingDiverged(f"learned rounding: the distance was no longer finite at step {step}; use gptq")
-        optimiser.step()
+        for name, value in trained.items():
+            full = peaks[name] / (math.sqrt(steps) if name.endswith(".positions") else 1.0)
+            rate = full * min((done + 1e-3) / WARMUP, 1.0, (1 - done) / (1 - WARMUP))
+            optimiser.step([(name, value)], lr=rate)
         step += 1
         if path is not None and clock() - begun - saved >= checkpoint_every_s:
             saved = clock() - begun
             averages = {
-                f"{name}/{part}": torch.as_tensor(kept)
-                for name, value in trained.items()
-                for part, kept in optimiser.state[value].items()
+                f"{name}/{part}": kept
+                for name, averages in optimiser.averages.items()
+                for part, kept in averages.items()
             }
             write_state(path, SCHEMA, key, trained | averages, {"step": step, "cpu_s": saved})
     found = held | {name: value.detach().numpy().copy() for name, value in others.items()}
@@ -217,7 +216,7 @@ def learn(
 def learn_steps(
     design: Design, weights: Mapping[str, AnyArray], packing: Packing, distance: Distance, *, steps: int
 ) -> Learned:
-    """As :func:`learn`, with a budget in steps, which gives the same on every machine. ``cpu_s`` counts steps, too."""
+    """As :func:`learn`, but the budget and ``Learned.cpu_s`` count steps, so results are equal on all machines."""
     done = 0
 
     def counted(model: nn.Module, number: int) -> Tensor:
@@ -229,7 +228,7 @@ def learn_steps(
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """The weights that a module computes with, rounded ones among them, differentiable."""
+    """The weights with which a module computes, including the rounded ones; gradients can be taken through them."""
     found = dict[str, Tensor](each for each in model.named_parameters() if ".parametrizations." not in each[0])
     for name, module in model.named_modules():
         if parametrize.is_parametrized(module, "weight"):
@@ -250,15 +249,16 @@ def learned_or_chosen(
     path: Path,
     on_progress: OnProgress,
 ) -> tuple[Choice, Learned | None]:
-    """Learned rounding after the quantiser of ``choice``, which ``packing`` has, and the choice between them.
+    """Runs learned rounding, starting from ``packing``, and chooses it or the best quantiser that was tried before.
 
     Args:
-        judge: The loss by which quantisers were chosen.
-        method: ``learned``, or ``auto`` for the one that loses less.
-        on_progress: Called with a stage, how many of its CPU seconds are spent, and how many it has.
+        judge: Computes the loss by which quantisers are chosen.
+        method: ``learned`` to choose learned rounding, or ``auto`` to choose the lower loss.
+        on_progress: Called with the name of a stage, the CPU seconds that it has spent, and the CPU seconds that it may
+            spend.
 
     Returns:
-        None beside the choice if what learned rounding gave is not used.
+        The new choice, and the result of learned rounding (None if learned rounding is not chosen).
     """
     found = learn(
         design,
@@ -276,32 +276,30 @@ def learned_or_chosen(
 
 
 def _peak(name: str, value: Tensor) -> float:
-    """The full learning rate of a parameter."""
+    """The peak learning rate of a parameter."""
     if name.endswith(".positions"):
         return POSITION_RATE
     share = SCALE_RATE if name.endswith(".scales") else OTHER_RATE
     return share * (float(value.detach().square().mean().sqrt()) + 1e-3)
 
 
-def _resumed(
-    path: Path | None, key: str, trained: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer
-) -> tuple[int, float]:
-    """Steps and CPU seconds of the checkpoint, whose values are taken over; 0 if there is none of this run."""
+def _resumed(path: Path | None, key: str, trained: Mapping[str, nn.Parameter], optimiser: AdamW) -> tuple[int, float]:
+    """Restores this run's checkpoint; returns its steps and CPU seconds, both 0 if there is no checkpoint."""
     if path is None or (found := read_state(path, SCHEMA, key)) is None:
         return 0, 0.0
     tensors, facts = found
     for name, value in trained.items():
         value.data.copy_(tensors[name])
-        optimiser.state[value] = {
-            part: tensors[f"{name}/{part}"] for part in ("step", "exp_avg", "exp_avg_sq") if f"{name}/{part}" in tensors
-        }
+        if f"{name}/step" in tensors:
+            optimiser.put(name, value, [tensors[f"{name}/{part}"] for part in AVERAGES])
     return facts.get("step", int), facts.get("cpu_s", float)
 
 
 def _known(matrices: Mapping[str, Packed], before: Packing) -> tuple[Quantiser, dict[str, Float32Array]]:
-    """A quantiser that returns the rows of ``matrices``, and these as restored, by the names of weights.
+    """Returns a quantiser that keeps the integers and scales of ``matrices``, and the unpacked matrices by weight name.
 
-    Rows are recognised by their values, wherever a file puts them; other matrices are packed as ``before``.
+    The quantiser recognises rows of ``matrices`` by their values, in whatever order an exporter puts them. A matrix
+    that has any other row is packed by the quantiser of ``before``.
     """
     restored = {f"{name}.weight": packed.restored() for name, packed in matrices.items()}
     rows = {

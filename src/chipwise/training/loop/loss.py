@@ -1,7 +1,7 @@
-"""Output head and cross entropy combined, a few hundred positions at a time, so that the logits stay in the cache.
+"""Computes output head and cross entropy together, for a few hundred positions at a time, so that logits stay in cache.
 
 In a small model the logits (positions × vocabulary) are far larger than all other activations. Computing their gradient
-in the forward pass, block by block, reads them once instead of five times. Axes: R rows (positions), D width, V
+block by block in the forward pass reads the logits once instead of five times. Axes: R rows (positions), D width, V
 vocabulary.
 """
 

@@ -1,8 +1,8 @@
-"""Muon for the matrices of the layers and AdamW for tables and vectors, as one optimiser with a plain state.
+"""Optimiser that combines Muon for the layers' matrices with AdamW for all other parameters.
 
-Muon replaces a matrix's averaged gradient by the nearest matrix with all singular values about one, so that every
-direction is learnt at the same pace; matrices of equal shape are processed together. Each matrix's step is scaled to
-the size of AdamW's steps, so one learning rate suits all widths.
+Muon replaces a matrix's averaged gradient by the nearest matrix whose singular values are all about one, so that all
+directions are learnt at the same pace. Matrices of equal shape are processed together. Steps are scaled to the size of
+AdamW's steps, so one learning rate suits all widths.
 
 References:
     Jordan et al. 2024, Muon (https://kellerjordan.github.io/posts/muon); the scale 0.2·√max(rows, columns): Liu et
@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from chipwise.model.nn.amx import bf16_is_safe
+from chipwise.training.loop.adamw import AVERAGES, AdamW
 
 _QUINTIC = (3.4445, -4.7750, 2.0315)  # pushes singular values in (0, 1] towards 1 within five rounds
 
 
 def orthogonalise(matrices: Tensor, *, rounds: int = 5) -> Tensor:
-    """The matrices (count, rows, columns) with all singular values moved to about one, in bfloat16 where supported."""
+    """Moves all singular values of matrices (count, rows, columns) to about one; in bfloat16 where supported."""
     a, b, c = _QUINTIC
     x = matrices.bfloat16() if matrices.is_cuda or bf16_is_safe() else matrices.float()
     tall = x.shape[-2] > x.shape[-1]
@@ -40,12 +41,13 @@ class Optimiser:
 
     Args:
         model: The model. Muon updates its layers' matrices, AdamW all other parameters.
-        matrix_rate: Muon's learning rate at scale 1.
-        table_rate: AdamW's learning rate at scale 1.
+        matrix_rate: Muon's learning rate, if ``scale`` is 1.
+        table_rate: AdamW's learning rate, if ``scale`` is 1.
         weight_decay: Weight decay of the layers' matrices.
-        table_decay: Weight decay of all other matrices, such as the token table and the head; vectors have none.
+        table_decay: Weight decay of all other matrices, such as the token table and the head. Vectors have no weight
+            decay.
         rounds: Iterations of orthogonalisation; each costs three matrix products.
-        momentum: Momentum of the matrices; other parameters use 0.1 less.
+        momentum: Momentum of the layers' matrices; other parameters use 0.1 less.
     """
 
     def __init__(
@@ -71,42 +73,35 @@ class Optimiser:
         self._averages = {
             shape: torch.zeros(len(group), *shape, device=group[0][1].device) for shape, group in self._shapes.items()
         }
-        tables, vectors = ([p for _, p in self._rest if (p.ndim > 1) is several] for several in (True, False))
-        groups: list[dict[str, object]] = [{"params": tables, "weight_decay": table_decay}, {"params": vectors}]
-        self._adam = torch.optim.AdamW(
-            groups,
-            lr=table_rate,
-            betas=(momentum - 0.1, 0.95),
-            eps=1e-10,
-            weight_decay=0.0,
-            fused=not any(_is_divided(p) for _, p in self._rest),
-        )
+        self._table_decay = table_decay
+        fused = not any(_is_divided(p) for _, p in self._rest)
+        self._adam = AdamW(betas=(momentum - 0.1, 0.95), eps=1e-10, fused=fused)
 
     @torch.no_grad()
     def step(self, scale: float) -> None:
-        """Takes one step at ``scale`` times the learning rates."""
-        for options in self._adam.param_groups:
-            options["lr"] = self._table_rate * scale
-        self._adam.step()
+        """Takes one step, with learning rates multiplied by ``scale``."""
+        for decay, several in ((self._table_decay, True), (0.0, False)):
+            some = [(name, p) for name, p in self._rest if (p.ndim > 1) is several]
+            self._adam.step(some, lr=self._table_rate * scale, weight_decay=decay)
         rate = self._matrix_rate * scale
         for shape, group in self._shapes.items():
-            grads = torch.stack([_whole(p.grad if p.grad is not None else torch.zeros_like(p)) for _, p in group])
+            grads = torch.stack([gathered(p.grad if p.grad is not None else torch.zeros_like(p)) for _, p in group])
             average = self._averages[shape].lerp_(grads, 1 - self._momentum)
             update = orthogonalise(grads.lerp_(average, self._momentum), rounds=self._rounds)
             update.mul_(rate * 0.2 * max(shape) ** 0.5)
             parameters: list[Tensor] = [p for _, p in group]
             torch._foreach_mul_(parameters, 1 - rate * self._weight_decay)
-            torch._foreach_sub_(parameters, [_part(whole, p) for whole, p in zip(update, parameters, strict=True)])
+            torch._foreach_sub_(parameters, [shard_of(whole, p) for whole, p in zip(update, parameters, strict=True)])
 
     def state(self) -> dict[str, Tensor]:
-        """All running averages by the names of their parameters."""
+        """All running averages, named after their parameters."""
         kept: dict[str, Tensor] = {}
         for shape, group in self._shapes.items():
             for (name, _), average in zip(group, self._averages[shape], strict=True):
                 kept[f"muon.{name}"] = average.clone()
-        for name, p in self._rest:
-            for key, value in self._adam.state.get(p, {}).items():
-                kept[f"adam.{key}.{name}"] = _whole(value).clone()
+        for name, averages in self._adam.averages.items():
+            for key, value in averages.items():
+                kept[f"adam.{key}.{name}"] = gathered(value).clone()
         return kept
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -115,20 +110,17 @@ class Optimiser:
             for row, (name, _) in enumerate(group):
                 self._averages[shape][row].copy_(state[f"muon.{name}"])
         for name, p in self._rest:
-            keys = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"adam.{key}.{name}" in state]
-            self._adam.state[p] = {
-                key: (_part(value, p) if value.ndim else value).clone()
-                for key in keys
-                for value in [state[f"adam.{key}.{name}"].to(p.device)]
-            }
+            if f"adam.step.{name}" in state:
+                step, *averages = (state[f"adam.{key}.{name}"].clone() for key in AVERAGES)
+                self._adam.put(name, p, [step, *(shard_of(value.to(p.device), p).clone() for value in averages)])
 
 
-def _whole(value: Tensor) -> Tensor:
-    """A sharded tensor gathered on every process."""
+def gathered(value: Tensor) -> Tensor:
+    """Gathers a sharded tensor on every process."""
     return value.full_tensor() if _is_divided(value) else value  # type: ignore[attr-defined]
 
 
-def _part(whole: Tensor, like: Tensor) -> Tensor:
+def shard_of(whole: Tensor, like: Tensor) -> Tensor:
     """This process's shard of ``whole``, sharded as ``like`` is."""
     if not _is_divided(like):
         return whole

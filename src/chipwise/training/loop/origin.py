@@ -1,4 +1,4 @@
-"""Inputs of commands on one model: the model, its weights and tokenizer if any, and the text."""
+"""Reads the inputs of commands that work on a single model: the model, its weights and tokenizer, and the text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_A_TRAINED_MODEL = ("*.safetensors.index.json", "*.bin", "*.h5", "*.gguf", "t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """A model to train: its architecture, and its weights and tokenizer if it has them."""
+    """A model to train: its architecture, and its weights and tokenizer if there are any."""
 
     arch: ArchSpec
     weights: Mapping[str, AnyArray] | None = None
@@ -52,43 +52,41 @@ def read_origin(spec: str | Path) -> Origin:
     arch, weights = load_pretrained(folder)
     path = folder / "tokenizer.json"
     if not path.exists():
-        raise SpecError("its weights need its tokenizer.json, which is not there", file=str(folder))
+        raise SpecError("tokenizer.json is missing, which a model with weights needs", file=str(folder))
     special = {token.content: token.id for token in added_tokens(read_mapping(path), file=str(path))}
     if special.get(SEPARATOR) != 0:
-        raise InputError(
-            f"{path}: texts are separated by the token {SEPARATOR!r} with number 0, which it does not have"
-        )
-    load_tokenizer(path)  # an error in a broken file then names this file, not the training's copy of it
+        raise InputError(f"{path}: must have the token {SEPARATOR!r} as token 0, which separates texts")
+    load_tokenizer(path)  # an error in a broken file then names this file, not the training run's copy of it
     return Origin(arch=arch, weights=weights, tokenizer=path)
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether ``folder`` is a folder with weights."""
+    """Whether ``folder`` exists and contains weights."""
     return folder.is_dir() and any(folder.glob("model*.safetensors"))
 
 
 def resolve_untrained(spec: str | Path) -> ArchSpec:
-    """The architecture of a model without weights, which is trained from scratch.
+    """The architecture of a model that is trained from scratch.
 
     Raises:
-        InputError: The model cannot be read, or files next to a folder's config.json show that its weights are missing.
+        InputError: The model cannot be read, or a folder should have weights (as its other files show) but has none.
     """
     folder = Path(spec)
     beside = sorted(path.name for pattern in _OF_A_TRAINED_MODEL for path in folder.glob(pattern))
     if beside and (folder / "config.json").exists():
         raise SpecError(
-            f"its weights are not there (model.safetensors), though {beside[0]} is; fetch them as safetensors, or give "
-            f"{folder / 'config.json'} to start from random weights",
+            f"its weights (model.safetensors) are missing, although {beside[0]} is there; fetch them as safetensors, "
+            f"or give {folder / 'config.json'} to start from random weights",
             file=str(folder),
         )
     return resolve(spec)
 
 
 def require_weights(model: str | Path, *, purpose: str) -> Path:
-    """Checks that ``model`` is a folder with weights and tokenizer, without reading them; returns the folder.
+    """Checks that ``model`` is a folder with weights and tokenizer, but does not read them; returns the folder.
 
     Raises:
-        InputError: There is no such folder, or it lacks one of them.
+        InputError: There is no such folder, or weights or tokenizer are missing in it.
     """
     folder = Path(model)
     if not has_weights(folder) or not (folder / "tokenizer.json").is_file():
@@ -116,10 +114,10 @@ def check_inputs(spec: str | Path, data: Sequence[str | Path] | Mapping[str, obj
 
 
 def data_spec(data: Sequence[str | Path] | Mapping[str, object]) -> tuple[DataSpec, Path]:
-    """The text source that ``data`` names, and the base folder of its paths; splits files into entries as suits them.
+    """Converts ``data`` to a text source and its base folder; chooses how to divide text files into entries.
 
     Raises:
-        SpecError: A run file without ``data``, or a wrong field.
+        SpecError: A run file has no ``data``, or a field is wrong.
     """
     if isinstance(data, Mapping):
         return build(DataSpec, data, field="data"), Path()
@@ -127,7 +125,7 @@ def data_spec(data: Sequence[str | Path] | Mapping[str, object]) -> tuple[DataSp
     if len(names) == 1 and names[0].endswith((".yaml", ".yml")):
         held = read_yaml(names[0]).get("data")
         if held is None:
-            raise SpecError("this field is missing; name text files instead, or a source", file=names[0], field="data")
+            raise SpecError("is missing; add it, or name text files or a source instead", file=names[0], field="data")
         return build(DataSpec, held, field="data", file=names[0]), Path(os.path.realpath(names[0])).parent
     if len(names) == 1 and names[0] in SOURCES.names():
         return DataSpec(source=names[0]), Path()

@@ -1,4 +1,4 @@
-"""How fast one core of this machine trains, from two steps of a real training."""
+"""Measures how fast one core of this machine trains, in two real training steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chipwise.training.data.dataset import Dataset
 from chipwise.training.data.recipe import Recipe
 from chipwise.training.loop.trainer import Run
 
-STEPS = 2  # the first also reads the data and fills caches
+STEPS = 2  # the first step also reads the data and fills caches
 
 
 def tokens_per_cpu_s(
@@ -28,14 +28,14 @@ def tokens_per_cpu_s(
     precision: Precision,
     clock: Callable[[], float] = time.process_time,
 ) -> float:
-    """Training tokens of ``arch`` per CPU second on one core: the faster of ``STEPS`` steps.
+    """Tokens per CPU second when one core trains ``arch``, from the fastest of ``STEPS`` steps.
 
     Args:
         arch: The architecture.
-        data: Its training data.
+        data: Training data that fits ``arch``.
         recipe: Fields of ``Recipe`` that differ from its defaults.
-        precision: Format of matrix products.
-        clock: CPU seconds of this process.
+        precision: Number format of matrix products.
+        clock: Returns the CPU seconds of this process.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Progress reports of a training."""
+"""Progress reports of a training run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """A progress report of a training."""
+    """A progress report of a training run."""
 
     cpu_s: float
     cpu_budget_s: float | None  # None if the budget is in steps
@@ -18,7 +18,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingProgress(Update):
-    """A progress report with throughput."""
+    """A progress report of a training run, with throughput."""
 
     steps: int
     tokens_per_s: float

@@ -1,6 +1,6 @@
-"""Loss increase from storing a single layer in a narrow weight format, for ``chipwise explain --sensitivity``.
+"""Loss increase if a single layer is stored in a narrow weight format; implements ``chipwise explain --sensitivity``.
 
-Layers are rounded one at a time, so interactions between layers are not found.
+Layers are rounded one at a time, so interactions between layers are not measured.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def layer_losses(
     *,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[float, ...]:
-    """Increase of the loss ``judge`` when only the matrices of one layer are in ``weight_format``, for each layer.
+    """For each layer, the increase of the loss ``judge(model)`` if only its matrices are in ``weight_format``.
 
     Raises:
         Unsupported: Weights cannot be rounded to ``weight_format``.
@@ -53,16 +53,16 @@ def folder_losses(
     *,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[float, ...]:
-    """:func:`layer_losses` of the model in ``folder`` on a text file, each line an entry.
+    """Runs :func:`layer_losses` for the model in ``folder`` on a text file with one entry per line.
 
     Raises:
-        InputError: The folder has no weights and tokenizer, or the file no text.
+        InputError: The folder lacks weights or tokenizer, or the file contains no text.
         Unsupported: Weights cannot be rounded to ``weight_format``.
     """
     place = require_weights(folder, purpose="sensitivity")
     held = [line for line in read_text(text).splitlines() if line.strip()]
     if not held:
-        raise InputError(f"{text}: there is no text to evaluate on")
+        raise InputError(f"{text}: the file contains no text on which to evaluate")
     origin = read_origin(place)
 
     weights, path = origin.trained()

@@ -1,8 +1,8 @@
-"""The gradient of a batch by several threads of one process, each of which takes a part of its entries.
+"""Computes the gradient of a batch in several threads of one process; each thread takes some of the batch's entries.
 
-Most of a training step is spent in operators that release Python's lock: two threads take .50 to .65 of the time.
-The parts depend on the number of threads only, and their gradients are added in order: a repeated training gives the
-same weights.
+Most of a training step is spent in operators that release Python's lock: two threads need 0.50 to 0.65 of the time of
+one thread. How entries are divided depends only on the number of threads, and gradients are added in a fixed order, so
+repeated training gives the same weights.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 
 class GradientThreads:
-    """Threads that live until the process ends or :meth:`close`.
+    """Threads that compute gradients; they run until :meth:`close` or the end of the process.
 
     Args:
-        count: Number of threads, the calling one included.
+        count: Number of threads, including the calling thread.
     """
 
     def __init__(self, count: int) -> None:
@@ -30,7 +30,7 @@ class GradientThreads:
 
         Args:
             model: The model; its parameters are shared by all threads.
-            loss: The mean loss of entries of a batch.
+            loss: Returns the mean loss of some entries of a batch.
             batch: Tensors whose first axis counts the entries.
         """
         entries = len(batch[0])

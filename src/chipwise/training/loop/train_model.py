@@ -27,7 +27,7 @@ from chipwise.errors import InputError, SpecError, StudyError, UnitError
 from chipwise.hardware import datasheet
 from chipwise.model.arch.io import to_data
 from chipwise.model.walk.built import require_trained
-from chipwise.training.data.recipe import TEXT_TABLE_DECAY, Recipe
+from chipwise.training.data.recipe import TEXT_TABLE_DECAY, Recipe, tokens_per_step
 from chipwise.training.data.text import Corpus, DataSpec, load_corpus
 from chipwise.training.data.tokenizer import LARGEST, SMALLEST, TokenStore
 from chipwise.training.data.tokens import TokenData, load_tokens
@@ -51,14 +51,14 @@ UNKNOWN_PEAK = "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """Result of a finished training."""
+    """Result of a finished training run."""
 
     folder: Path  # Hugging Face folder
     result: TrainResult  # bits per byte are of the validation text
-    test_loss: float  # loss of the weights in ``folder`` on the test text, which was used for no selection
+    test_loss: float  # loss of the weights in ``folder`` on the test text, which no selection used
     start_loss: float | None  # loss of the given weights on the validation text; None without given weights
     kept: Literal["trained", "start"]  # which weights ``folder`` holds: those with the lower validation loss
-    tokens_per_s: float | None  # of this call, over all processes; None if the training was already finished
+    tokens_per_s: float | None  # of this call, over all processes; None if the training run was already finished
     mfu: float | None
     peak: str  # source of the peak that MFU refers to
 
@@ -81,29 +81,31 @@ def train_model(
 ) -> Trained:
     """Trains a model for a budget and writes it as a Hugging Face folder.
 
-    If a model is given with weights and training makes it worse, the given weights are kept.
+    If ``spec`` is a model with weights and training makes it worse, its weights are kept.
 
     Args:
-        spec: A spec file, a Hugging Face config or known name (random weights), or a folder with weights and tokenizer
-            such as a winner's, to continue from.
+        spec: A model that starts from random weights (a spec file, a Hugging Face config or a known name), or a folder
+            with weights and tokenizer, such as a winner's folder, to train this model further.
         data: A text source, text files or globs, a run file (its ``data`` is used), or the fields of ``data``.
-        steps: Steps of the optimiser; one of ``steps``, ``tokens`` and ``cpu_seconds``.
-        tokens: Tokens to learn from.
-        cpu_seconds: CPU seconds of training, on one process.
-        out: Folder to write; ``runs/train-<name>`` unless given.
-        resume: Continue the training in the folder, from its last checkpoint or to a larger budget.
-        execution: Device, precision, accumulation and so on.
-        peak: Peak of one device for MFU: a rate, a chip's name (its data sheet), or ``unknown``; measured unless given.
-        recipe: Batch, window and learning rates.
-        seed: Random seed of weights and order of the text.
+        steps: Budget in optimiser steps. Give exactly one of ``steps``, ``tokens`` and ``cpu_seconds``.
+        tokens: Budget in training tokens.
+        cpu_seconds: Budget in CPU seconds; only for one process.
+        out: Folder to write. Default: ``runs/train-<name>``.
+        resume: Whether to continue the training run in the folder if it was killed, or if the budget is now larger.
+        execution: Device, precision and parallelism.
+        peak: Peak FLOP/s of one device, for MFU: a rate, the name of a chip with a data sheet, or ``unknown``. Default:
+            it is measured.
+        recipe: Training recipe: batch, window and learning rates.
+        seed: Random seed of the weights and of the order of the text.
         on_progress: Called about once a second.
         checkpoint_every_s: Seconds of training between checkpoints.
 
     Raises:
-        InputError: The model, the text, the budget or an option is wrong.
+        InputError: The model, the text, the budget or an option cannot be used.
         Unsupported: The model has blocks that chipwise cannot train.
-        StudyError: The folder holds a training with other settings, or ``resume`` is needed to continue it.
-        TrainingDiverged: The loss was no longer finite; the last good state is kept.
+        StudyError: The folder contains a training run with different settings, or it contains this run but ``resume``
+            is false.
+        TrainingDiverged: The loss was no longer finite; the last good state stays in the folder.
     """
     execution, recipe = execution or Execution(), recipe or Recipe()
     if sum(value is not None for value in (steps, tokens, cpu_seconds)) != 1:
@@ -115,7 +117,7 @@ def train_model(
     require_trained(origin.arch, task="text")
     size = origin.arch.vocab_size
     if not SMALLEST <= size <= LARGEST:
-        raise InputError(f"{spec}: its vocabulary of {size} tokens is not between {SMALLEST} and {LARGEST}")
+        raise InputError(f"{spec}: its vocabulary must have from {SMALLEST} to {LARGEST} tokens, not {size}")
     wanted, base = data_spec(data)
     target = Path(out) if out is not None else Path("runs") / f"train-{origin.arch.name.replace('/', '-')}"
     with joined(execution) as joint:
@@ -127,8 +129,7 @@ def train_model(
             _claim(target, _settings(origin, wanted, seed, recipe, joint), resume=resume)
         stream, tokenizer = _tokens(origin, corpus, target / "corpus")
         if tokens is not None:
-            each = recipe.batch_windows * min(recipe.window_tokens, origin.arch.max_tokens)
-            steps = math.ceil(tokens / (each * joint.accumulate * processes()))
+            steps = math.ceil(tokens / (tokens_per_step(origin.arch, recipe) * joint.accumulate * processes()))
         last: list[TrainingProgress] = []
 
         def remember(update: TrainingProgress) -> None:
@@ -173,23 +174,23 @@ def train_model(
 def execution_of(
     device: str | None, precision: Any, accumulate: int, *, recompute: bool = False, sharing: Any = "ddp"
 ) -> Execution:
-    """Checks the execution options; the default device is a GPU if there is one.
+    """Checks the options and returns the :class:`Execution`; the default device is a GPU if there is one.
 
     Raises:
-        InputError: An option is wrong, or there is no such device here.
+        InputError: An option is wrong, or this machine has no such device.
     """
     import torch
 
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if chosen.split(":")[0] not in ("cpu", "cuda"):
-        raise InputError(f"--device is cpu or cuda, not {chosen!r}")
+        raise InputError(f"--device must be cpu or cuda, not {chosen!r}")
     if chosen != "cpu" and not torch.cuda.is_available():
-        raise InputError("--device cuda: torch sees no GPU here; leave --device out, or install torch with CUDA")
+        raise InputError("--device cuda: torch finds no GPU here; leave --device out, or install torch with CUDA")
     return Execution(device=chosen, precision=precision, accumulate=accumulate, recompute=recompute, sharing=sharing)
 
 
 def recipe_of(batch: int | None, window: int | None, rate: float) -> Recipe:
-    """The recipe with another batch or window, and its learning rates multiplied by ``rate``.
+    """The recipe with a different batch or window, and with learning rates multiplied by ``rate``.
 
     Raises:
         InputError: An option is wrong.
@@ -211,30 +212,34 @@ def recipe_of(batch: int | None, window: int | None, rate: float) -> Recipe:
 
 
 def peak_of(text: str | None, execution: Execution) -> tuple[float | None, str]:
-    """Peak FLOP/s of one device for matrix products in the training's format, and the source of that figure.
+    """Peak FLOP/s of one device for matrix products in the training run's format, and the source of this number.
 
     Raises:
-        InputError: ``text`` is neither a rate nor a chip.
-        Unsupported: The chip's data sheet has no rate for the format.
+        InputError: ``text`` is neither a rate nor the name of a chip.
+        Unsupported: The chip's data sheet has no rate for the number format.
     """
     form = "bf16" if str(execution.dtype) == "torch.bfloat16" else "fp32"
     if text == UNKNOWN_PEAK:
         return None, "unknown peak"
     if text is None:
         rate = measured_peak(execution.device, execution.dtype)
-        return rate, "unknown peak" if rate is None else f"measured: the best of five large {form} products here"
+        return rate, "unknown peak" if rate is None else f"measured here: the best of five large {form} products"
     try:
         return units.parse(text, "compute"), "as stated"
     except UnitError:
         if text not in datasheet.names():
             raise InputError(
-                f"--peak {text!r} is neither a rate such as 989 TFLOP/s nor a chip of chipwise devices"
+                f"--peak {text!r} is neither a rate such as 989 TFLOP/s nor a chip that `chipwise devices` lists"
             ) from None
     return datasheet.load(text).peak(form), f"data sheet of {text}, {form}"
 
 
 def _table_decay(target: Path, origin: Origin, recipe: Recipe) -> float:
-    """The decay that the folder's training began with; in a new folder that of texts, for models of random weights."""
+    """Weight decay of the matrices outside the layers, such as the token table.
+
+    A run that exists in the folder keeps its value. A new run takes the value of ``recipe`` if it starts from given
+    weights, else ``TEXT_TABLE_DECAY``.
+    """
     if (target / ABOUT).exists():
         held = read_json(target / ABOUT)
         return Record.of(held if isinstance(held, dict) else {}).record("recipe").get("table_decay", float, 0.0)
@@ -242,7 +247,7 @@ def _table_decay(target: Path, origin: Origin, recipe: Recipe) -> float:
 
 
 def _settings(origin: Origin, data: DataSpec, seed: int, recipe: Recipe, execution: Execution) -> dict[str, object]:
-    """Everything that determines a training's result except budgets; ``--resume`` requires equal settings."""
+    """All settings that determine a training run's result, except the budget; ``--resume`` requires equal settings."""
     return {
         "model": to_data(origin.arch),
         "starting weights": None if origin.weights is None else fingerprint(origin.weights),
@@ -258,7 +263,7 @@ def _settings(origin: Origin, data: DataSpec, seed: int, recipe: Recipe, executi
 
 
 def _claim(target: Path, settings: dict[str, object], *, resume: bool) -> None:
-    """Writes the settings to a new folder, or checks that the folder belongs to this training."""
+    """Writes the settings to a new folder, or checks that the folder belongs to this training run."""
     path, wanted = target / ABOUT, plain(settings)
     if path.exists():
         held = read_json(path)
@@ -273,11 +278,14 @@ def _claim(target: Path, settings: dict[str, object], *, resume: bool) -> None:
                 if name != "recipe" or len(differs) == 1
             ]
             raise StudyError(
-                f"{target}: this folder holds another training, which differs in {', '.join(shown)}; give the same "
-                "options to continue it, or choose another --out"
+                f"{target}: this folder contains a training run that differs in {', '.join(shown)}; give the "
+                "same options to continue it, or choose another --out"
             )
         if not resume:
-            raise StudyError(f"{target}: this folder already holds this training; go on with --resume, or choose --out")
+            raise StudyError(
+                f"{target}: this folder already contains this training run; "
+                "continue it with --resume, or choose another --out"
+            )
         return
     with storage(target):
         target.mkdir(parents=True, exist_ok=True)
@@ -285,7 +293,7 @@ def _claim(target: Path, settings: dict[str, object], *, resume: bool) -> None:
 
 
 def _tokens(origin: Origin, corpus: Corpus | None, folder: Path) -> tuple[TokenData, Path]:
-    """The text in the model's tokens, and the tokenizer file; one process creates them, the others wait."""
+    """The data set of the text in the model's tokens, and the tokenizer file; the first process creates them."""
     size = origin.arch.vocab_size
     path = folder / f"tokenizer-{size}.json"
     if corpus is not None:

@@ -1,9 +1,10 @@
-"""Trains one architecture within a budget of CPU seconds or steps; can be resumed after a kill at any time.
+"""Trains one model within a budget of CPU seconds or steps; a run that was killed can be resumed.
 
 The learning rate warms up, stays constant, and decays to zero over the last part of the budget. The state before the
-decay is kept, so that a promoted training continues from there and only repeats the decay. The budget counts the CPU
-time that steps take on an otherwise idle machine (without validation and checkpoints), so a busy machine changes the
-waiting time, not the result. A budget in steps gives the same weights on every machine with the same arithmetic.
+decay is stored, so that a run with a larger budget can continue from there and only repeats the decay. The budget
+counts the CPU time that steps would take on an otherwise idle machine, without validation and checkpoints. A busy
+machine therefore delays the result, but does not change it. A budget in steps gives the same weights on every machine
+with the same arithmetic.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import dataclasses
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +41,7 @@ from chipwise.training.loop.threads import GradientThreads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:
-    """Result of a finished training."""
+    """Result of a finished training run."""
 
     loss: float  # loss on the validation text
     perplexity: float | None = None  # per token, of text
@@ -72,23 +73,23 @@ def train(
 ) -> TrainResult:
     """Trains ``arch`` on ``data`` for ``cpu_budget_s`` or ``steps``, and evaluates it on the validation text.
 
-    If ``folder`` holds a training of the same architecture, data, seed, recipe and start, it is continued: from its
-    last checkpoint if it was killed, from its state before the decay if it finished a smaller budget. ``start`` holds
-    the initial weights (Transformer keys, or a safetensors file of them), such as those of a supernet; random ones
-    unless given. ``precision`` of matrix products is the faster one on this machine unless given; a continued training
-    keeps its own. ``threads`` share the work of each step: the training ends earlier, and costs up to 15 % more CPU
-    time a step.
+    If ``folder`` contains a training run with the same architecture, data, seed, recipe and ``start``, this run is
+    continued: from its last checkpoint if it was killed, or from its state before the decay if it finished with a
+    smaller budget. ``start`` are the initial weights, such as those of a supernet: tensors by name or a safetensors
+    file; default: random weights. ``precision`` is the number format of matrix products; default: the faster one on
+    this machine, or that of the continued run. Each step is divided among ``threads`` threads: the run ends earlier,
+    but steps take up to 15 % more CPU time.
 
     Raises:
         TrainingDiverged: Loss or weights were no longer finite, even at half the learning rate.
-        InputError: The budget is not positive, the data has another vocabulary, or the weights another architecture.
+        InputError: The budget is not positive, or the data or the weights do not fit the architecture.
     """
     if (cpu_budget_s is None) == (steps is None):
-        raise InputError("give one budget: CPU seconds or steps")
+        raise InputError("give exactly one budget: CPU seconds or steps")
     budget = float(steps if steps is not None else cpu_budget_s or 0)
     if not (budget > 0 and math.isfinite(budget)):
         unit = "CPU seconds" if steps is None else "steps"
-        raise InputError(f"a training needs a positive budget of {unit}, not {budget:g}")
+        raise InputError(f"a training run needs a positive budget of {unit}, not {budget:g}")
     data.require_fit(arch)
     given = read(start) if isinstance(start, str | Path) else start
     run = Run(
@@ -120,17 +121,17 @@ def trained_again(
     recipe: Recipe | None = None,
     clock: Callable[[], float] = time.process_time,
 ) -> Path:
-    """Recreates the unreadable final weights ``weights`` of a finished training from its last checkpoint.
+    """Returns the file ``weights`` of a finished run; if it is unreadable, trains again from the last checkpoint.
 
     Raises:
-        InputError: ``weights`` is not a file name that a training writes.
+        InputError: ``weights`` is not a file name that a training run writes.
     """
     text = weights.stem.removeprefix("weights-")
     counted = text.endswith(STEPS)
     try:
         budget = float(text.removesuffix(STEPS))
     except ValueError:
-        raise InputError(f"{weights}: not the name of a training's final weights") from None
+        raise InputError(f"{weights}: is not the name of a training run's final weights") from None
     result = train(
         arch,
         data,
@@ -146,9 +147,9 @@ def trained_again(
 
 
 class Run:
-    """One training: its state, loop and files. ``accelerated.py`` extends it to GPUs.
+    """A training run: its state, loop and files. ``accelerated.py`` extends this class for GPUs.
 
-    ``counted`` means that the budget is in steps; otherwise it is in seconds.
+    If ``counted`` is true, the budget is in steps, otherwise in seconds.
     """
 
     given: Weights | None = None  # initial weights; random ones if None
@@ -184,14 +185,14 @@ class Run:
         self.start()
 
     def name_files(self, budget: str) -> None:
-        """Sets the file names; the state before the decay has one file for all budgets."""
+        """Sets the names of the run's files; all budgets have the same file for the state before the decay."""
         self.stable_path = self.folder / "stable.safetensors"
         self.branch_path = self.folder / f"decay-{budget}.safetensors"
         self.weights_path = self.folder / f"weights-{budget}.safetensors"
         self.result_path = self.folder / f"result-{budget}.json"
 
     def spent(self, at: Progress) -> float:
-        """Budget spent at progress ``at``, in its unit: steps or CPU seconds."""
+        """Steps or seconds of the budget that have been spent at the progress ``at``."""
         return float(at.steps) if self.counted else at.cpu_s
 
     def go(
@@ -206,7 +207,7 @@ class Run:
         return self.finish(max_validation_bytes)
 
     def start(self) -> None:
-        """Builds the model before its first step, with the given weights or random ones."""
+        """Builds the model with its initial weights: the given ones, or random ones."""
         self.model: Transformer = with_held(build(self.arch, seed=self.seed), self.data).train()
         if self.given is not None:
             self.take({name: torch.from_numpy(np.array(value, np.float32)) for name, value in self.given.items()})
@@ -227,9 +228,10 @@ class Run:
         )
 
     def finished(self, max_validation_bytes: int | None = None) -> TrainResult | None:
-        """The result of an earlier call of the same training, if any.
+        """The result of this training run from an earlier call, if any.
 
-        A result that was evaluated with other numbers of sampling steps (``ArchSpec.as_trained``) is evaluated again.
+        If the earlier call evaluated with a different number of sampling steps (``ArchSpec.as_trained``), the weights
+        are evaluated again.
         """
         if not (self.result_path.exists() and self.weights_path.exists()):
             return None
@@ -243,7 +245,7 @@ class Run:
         return TrainResult(**{**kept, "curve": curve, "weights": str(self.weights_path), "spent_cpu_s": 0.0})
 
     def weights_are_whole(self) -> bool:
-        """Whether the final weights can be read; otherwise training is repeated."""
+        """Whether the file of the final weights can be read; if not, training is repeated."""
         try:
             checked(read(self.weights_path), self.arch)
         except InputError:
@@ -251,7 +253,7 @@ class Run:
         return True
 
     def resume(self) -> bool:
-        """Continues from the latest stored state that leads to this budget; False if there is none."""
+        """Loads the latest stored state that can be continued to this budget; False if there is none."""
         for path, furthest in ((self.branch_path, self.budget), (self.stable_path, self.decay_start)):
             kept = checkpoint.load(path, self.key)
             if kept is not None and self.spent(kept[0]) <= furthest * (1 + 1e-9) + 1.0:
@@ -272,7 +274,7 @@ class Run:
         return dict(self.model.state_dict())
 
     def save(self, path: Path) -> None:
-        """Writes the current state of the training."""
+        """Writes the current state of the training run."""
         checkpoint.save(path, self.key, self.at, self.weights(), self.optimiser.state())
 
     def loop(self, report: Callable[[Update], None] | None, checkpoint_every_s: float) -> None:
@@ -313,14 +315,14 @@ class Run:
         """Called after each step, when the state is consistent."""
 
     def save_here(self) -> None:
-        """Writes the current state to the file of its phase."""
+        """Writes the current state to the file of the current phase (before or in the decay)."""
         self.save(self.stable_path if self.at.decay_from is None else self.branch_path)
 
     def _charge(self, elapsed_s: float) -> float:
-        """CPU seconds charged for a step: its time on an idle machine (the second fastest of the last sixty steps).
+        """CPU seconds charged for a step: at most the time of the second fastest of the last sixty steps.
 
-        Another process on the same core evicts the caches and makes steps up to 50 % slower; charging that time would
-        cost the model steps through no fault of its own.
+        This is about the time on an idle machine. Another process on the same core evicts the caches, which makes steps
+        up to 50 % slower. Charging this additional time would give the model fewer steps.
         """
         self.recent_s.append(elapsed_s)
         return min(elapsed_s, sorted(self.recent_s)[:2][-1])
@@ -332,17 +334,17 @@ class Run:
             cpu_budget_s=None if self.counted else self.budget,
             tokens=at.tokens,
             loss=None if math.isnan(at.loss) else at.loss,
-            share=min(1.0, self.spent(at) / self.budget),  # the last step must not overrun the budget
+            share=min(1.0, self.spent(at) / self.budget),  # the last step may exceed the budget
         )
 
     def _keep_stable(self) -> None:
-        """Saves the state before the decay, unless a larger budget already saved a later one."""
+        """Saves the state before the decay, unless a run with a larger budget already saved a later state."""
         kept = checkpoint.load(self.stable_path, self.key)
         if kept is None or self.spent(kept[0]) <= self.spent(self.at):
             self.save(self.stable_path)
 
     def _fall_back(self) -> Progress:
-        """Returns to the last good state, with half the learning rate."""
+        """Returns to the last good state and halves the learning rate."""
         spent_s, scale = self.at.cpu_s, self.at.rate_scale / 2
         self.start()
         self.resume()
@@ -351,14 +353,15 @@ class Run:
         return self.at
 
     def lost(self, spent_s: float) -> float:
-        """Charge for a failed attempt of ``spent_s`` seconds: at most half of the budget.
+        """Seconds charged for a failed attempt that took ``spent_s``: at most half of the budget.
 
-        With a budget in steps all of ``spent_s`` is charged; the count of steps returns to that of the restored state.
+        With a budget in steps, all of ``spent_s`` is charged, and the number of steps returns to that of the restored
+        state.
         """
         return spent_s if self.counted else min(spent_s, self.budget * 0.5)
 
     def close(self) -> None:
-        """Ends the training's threads."""
+        """Ends the training run's threads."""
         if self.threads is not None:
             self.threads.close()
 
@@ -383,7 +386,7 @@ class Run:
         return float(loss)
 
     def _rate_share(self) -> float:
-        """Factor on the full learning rate in the next step."""
+        """Factor on the peak learning rate in the next step."""
         at = self.at
         share = at.rate_scale * min(1.0, (at.steps + 1) / self.recipe.warmup_steps)
         if at.decay_from is None:
@@ -393,7 +396,7 @@ class Run:
 
     @property
     def step_tokens(self) -> int:
-        """Tokens that one step processes."""
+        """Number of tokens in one step."""
         return self.data.step_tokens(self.arch, self.recipe)
 
     def _record(self, loss: float) -> None:
@@ -416,7 +419,7 @@ class Run:
             self.whole_model().eval(), most=max_validation_bytes, dtype=torch_dtype(self.precision)
         )
         if not math.isfinite(quality.loss):
-            raise TrainingDiverged(f"the weights after step {at.steps} give no finite loss; lower the recipe's rates")
+            raise TrainingDiverged(f"the loss after step {at.steps} is not finite; lower the recipe's rates")
         curve = (*at.curve, (round(at.cpu_s, 3), at.tokens, round(at.loss, 5), quality.loss))
         result = TrainResult(
             loss=quality.loss,
@@ -438,8 +441,12 @@ class Run:
 
     def keep(self, result: TrainResult, weights: bytes) -> None:
         """Writes weights and result; deletes the checkpoint of the decay."""
+        judged = {} if self.arch == self.arch.as_trained() else {"judged": self.arch.digest}
+        self.write(weights, {**judged, **dataclasses.asdict(result)})
+
+    def write(self, weights: bytes, figures: Mapping[str, object]) -> None:
+        """Writes weights and a result's numbers; deletes the checkpoint of the decay."""
         with storage(self.weights_path):
             write_atomic(self.weights_path, weights)
-        judged = {} if self.arch == self.arch.as_trained() else {"judged": self.arch.digest}
-        write_json(self.result_path, {"key": self.key, **judged, **dataclasses.asdict(result)})
+        write_json(self.result_path, {"key": self.key, **figures})
         self.branch_path.unlink(missing_ok=True)

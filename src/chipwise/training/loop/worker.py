@@ -25,14 +25,16 @@ if TYPE_CHECKING:
     from chipwise.training.loop.progress import Update
     from chipwise.training.loop.trainer import TrainResult
 
+SILENCE_S = 600.0  # a worker without a message for so long counts as hung
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainJob:
-    """A training, and an evaluation of its weights in some formats. The budget is CPU seconds, GPU seconds or steps."""
+    """A job: a training run and evaluations of its weights. The budget is in CPU seconds, GPU seconds or steps."""
 
     arch: ArchSpec
     tokens: str  # file of the data set
-    folder: str  # folder for the training's state and weights
+    folder: str  # folder for the run's state and weights
     cpu_budget_s: float | None = None
     seed: int
     formats: tuple[str, ...] = ()  # weight formats to evaluate, such as int8 and int4
@@ -44,12 +46,12 @@ class TrainJob:
     gpu_budget_s: float | None = None
     device: str | None = None  # torch device, such as cuda:1; the plain loop on one core unless given
     compiler: str | None = None  # backend of torch.compile, if ``device`` is given
-    device_share: float = 1.0  # share of the device, if several trainings run on it
+    device_share: float = 1.0  # share of the device, if several training runs share it
     threads: int = 1  # threads that share each step of the plain loop
     dataset: str = "tokens"  # kind of the data set: a row of chipwise.training.data.dataset.DATASETS
 
     def to_data(self) -> dict[str, object]:
-        """The job as JSON can hold it."""
+        """The job as JSON values."""
         fields = {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
         if self.dataset == "tokens":
             del fields["dataset"]  # jobs of text keep their older JSON form
@@ -70,7 +72,7 @@ class TrainJob:
         return f"result-{budget_name(budget, counted=self.steps is not None)}.json"
 
     def run(self, on_progress: Callable[[Update], None]) -> dict[str, object]:
-        """Trains and evaluates; returns the result as JSON values. ``on_progress`` is called about once a second."""
+        """Trains and evaluates; returns the result as JSON values. Calls ``on_progress`` about once a second."""
         data = DataFile(path=self.tokens, kind=self.dataset).load()
         result = self._train(data, on_progress)
         values: dict[str, object] = plain(result)
@@ -124,14 +126,14 @@ class TrainJob:
 
 
 class Job(Protocol):
-    """A worker's job: a training, or that of a supernet (``training/supernet/job.py``)."""
+    """Protocol of a worker's job: the training of one model, or of a supernet (``training/supernet/job.py``)."""
 
     def to_data(self) -> dict[str, object]:
-        """The job as JSON can hold it."""
+        """The job as JSON values."""
         ...
 
     def run(self, on_progress: Callable[[Update], None]) -> dict[str, object]:
-        """Runs the job; returns the result as JSON values. ``on_progress`` is called about once a second."""
+        """Runs the job; returns the result as JSON values. Calls ``on_progress`` about once a second."""
         ...
 
 
@@ -143,15 +145,10 @@ def read_job(data: dict[str, object]) -> Job:
     return TrainJob.from_data(fields)
 
 
-def training_pool(count: int, *, silence_s: float = 600.0) -> WorkerPool:
-    """Starts ``count`` workers that train; submit jobs as ``job.to_data()``.
-
-    Args:
-        count: Number of workers, one training each.
-        silence_s: Seconds without a message after which a worker counts as hung.
-    """
+def training_pool(count: int) -> WorkerPool:
+    """Starts ``count`` worker processes, each for one training run at a time; submit jobs as ``job.to_data()``."""
     command = [sys.executable, "-m", "chipwise.training.loop.worker"]
-    return WorkerPool(command, count, name="training worker", silence_s=silence_s)
+    return WorkerPool(command, count, name="training worker", silence_s=SILENCE_S)
 
 
 def run_job(data: Message, report: Report) -> dict[str, object]:
@@ -167,7 +164,7 @@ def limit_threads(_setup: Message) -> None:
 
 
 def main() -> None:
-    """Serves jobs from standard input."""
+    """Runs the jobs that arrive on standard input."""
     serve(run_job, start=limit_threads)
 
 

@@ -1,1 +1,1 @@
-"""Supernets: the training of shared weights for all sub-models, which can be extracted, scored and trained further."""
+"""Supernets: trains weights that many sub-models share; sub-models can be scored, extracted and trained further."""

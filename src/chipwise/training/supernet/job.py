@@ -1,4 +1,4 @@
-"""Training of shared weights as a job for a worker."""
+"""The training of a supernet as a job for a worker process."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from chipwise.training.loop.progress import Update
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupernetJob:
-    """One training of weights that ``archs`` share. A design listed several times is trained more often."""
+    """A job: the training of weights that ``archs`` share. Designs listed several times are trained more often."""
 
     archs: tuple[ArchSpec, ...]
     tokens: tuple[str, ...]  # files that a TokenStore wrote, one for every vocabulary size
-    folder: str  # folder for the training's state and weights
+    folder: str  # folder for the run's state and weights
     cpu_budget_s: float
     seed: int
     recipe: Mapping[str, object] = dataclasses.field(default_factory=dict)  # fields of SupernetRecipe to change
 
     def to_data(self) -> dict[str, object]:
-        """The job as JSON values; designs that are listed several times are stored once."""
+        """The job as JSON values; each design is stored only once."""
         fields = {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "archs"}
         different = list(dict.fromkeys(self.archs))
         place = {arch: i for i, arch in enumerate(different)}
@@ -48,12 +48,14 @@ class SupernetJob:
         try:
             chosen = tuple(archs[number] for number in record.sequence("order", int))
         except IndexError:
-            raise InputError("not a job that trains shared weights: order names designs that are not listed") from None
+            raise InputError(
+                "not a job that trains shared weights: ``order`` names designs that are not listed"
+            ) from None
         fields = {name: value for name, value in data.items() if name != "order"}
         return dataclasses.replace(build(cls, {**fields, "archs": ()}), archs=chosen)
 
     def run(self, on_progress: Callable[[Update], None]) -> dict[str, object]:
-        """Trains; returns the result as JSON values, without the supernet's architecture (the designs imply it)."""
+        """Trains the supernet; returns the result as JSON values, without the supernet's architecture."""
         from chipwise.training.supernet.trainer import SupernetRecipe, train_supernet
 
         texts = [load_tokens(path) for path in self.tokens]

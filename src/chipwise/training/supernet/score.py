@@ -1,4 +1,4 @@
-"""Scores sub-models with the supernet's weights, without training them."""
+"""Scores sub-models with weights from the supernet, without training them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def score(
     max_validation_bytes: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> list[float]:
-    """Validation bits per byte of each of ``archs`` with the weights that it inherits from the supernet ``whole``.
+    """Validation bits per byte of the sub-models ``archs``, with the weights of the supernet ``whole``.
 
     Args:
         weights: Weights of ``whole``, or a safetensors file of them.
         whole: The supernet's architecture.
         archs: Sub-models of ``whole``.
         data: The text, tokenised for each vocabulary size.
-        max_validation_bytes: Evaluate on at most this many bytes.
-        dtype: Format of matrix products; the faster one on this machine unless given.
+        max_validation_bytes: Limit, in bytes, on the validation text that is evaluated.
+        dtype: Number format of matrix products. Default: the faster one on this machine.
 
     Raises:
         InputError: The weights cannot be read, or ``data`` lacks a vocabulary.
@@ -45,7 +45,7 @@ def score(
     texts = {data.vocab_size: data} if isinstance(data, TokenData) else data
     missing = sorted({arch.vocab_size for arch in archs} - texts.keys())
     if missing:
-        raise InputError(f"there is no text in tokens of vocabulary {missing}; it is there in {sorted(texts)}")
+        raise InputError(f"there is no tokenised text for vocabulary sizes {missing}, only for {sorted(texts)}")
     chosen = dtype or torch_dtype(fastest_precision())
 
     def bits_per_byte(model: Transformer) -> float:
@@ -57,7 +57,7 @@ def score(
 
 
 def read_weights(weights: Mapping[str, AnyArray | Tensor] | str | Path) -> dict[str, Tensor]:
-    """Reads weights as tensors by name, from arrays, tensors or a safetensors file.
+    """Converts arrays, tensors or a safetensors file to tensors by weight name.
 
     Raises:
         InputError: The file cannot be read.

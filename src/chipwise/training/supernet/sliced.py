@@ -1,6 +1,6 @@
 """Runs a sub-model on slices of the supernet's weights, without copying them.
 
-It uses the stand-alone module, created without memory for weights; ``torch.func.functional_call`` passes it the slices
+A sub-model is the usual module, created without memory for weights. ``torch.func.functional_call`` passes it the slices
 that ``blocks.slicing`` lists.
 """
 
@@ -25,7 +25,7 @@ W = TypeVar("W", AnyArray, Tensor)
 
 
 class _Lent(nn.Module):
-    """A module that uses the given weights for one call."""
+    """A module that computes with the weights that are passed to it."""
 
     def __init__(self, arch: ArchSpec) -> None:
         super().__init__()
@@ -37,19 +37,19 @@ class _Lent(nn.Module):
 
 
 def with_weights(arch: ArchSpec, weights: Mapping[str, Tensor], work: Callable[[Transformer], T]) -> T:
-    """Calls ``work`` on the model of ``arch`` with these weights; ``work`` must not keep a reference to them."""
+    """Calls ``work`` on a model of ``arch`` with these weights; ``work`` must not keep references to them."""
     lent = {f"model.{name}": value for name, value in weights.items()}
-    result: T = functional_call(_lent(arch), lent, (work,))
+    result: T = functional_call(lend(arch), lent, (work,))
     return result
 
 
 def part_of(sub: ArchSpec, whole: ArchSpec, weights: Mapping[str, W]) -> dict[str, W]:
-    """Weights of the sub-model ``sub``: views of the weights of ``whole`` where possible (arrays or tensors)."""
+    """Weights (arrays or tensors) of the sub-model ``sub``; where possible, they are views of ``weights``."""
     return {name: cut.of(weights) for name, cut in _cuts(sub, whole).items()}
 
 
 def extract(sub: ArchSpec, whole: ArchSpec, weights: Mapping[str, W]) -> dict[str, W]:
-    """Weights of ``sub`` as a separate model: copies, with the names of the stand-alone module.
+    """Copies the weights of the sub-model ``sub``, for use as a separate model.
 
     Raises:
         SpecError: ``sub`` does not fit into ``whole``.
@@ -59,9 +59,10 @@ def extract(sub: ArchSpec, whole: ArchSpec, weights: Mapping[str, W]) -> dict[st
 
 
 def add_gradients(sub: ArchSpec, whole: ArchSpec, parts: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
-    """Adds the gradients of ``parts``, which were detached, to the matching slices of the supernet's gradients.
+    """Adds the gradients of a sub-model's weights to the supernet's ``gradients``.
 
-    Autograd itself would allocate a zero tensor of the full weight's size for each slice.
+    ``parts`` are the sub-model's weights: slices that are detached from the supernet's weights. If they were not
+    detached, autograd would allocate a zero tensor of the full weight's size for each slice.
     """
     for name, cut in _cuts(sub, whole).items():
         part = parts[name].grad
@@ -77,12 +78,13 @@ def _add(target: Tensor, cut: Cut, part: Tensor) -> None:
     if not listed:
         target.add_(part)
         return
-    ((axis, index),) = listed  # heads are one axis of a weight
+    ((axis, index),) = listed  # heads lie along one axis of a weight
     target.index_add_(axis, torch.tensor(index), part)
 
 
 @functools.lru_cache(maxsize=1024)
-def _lent(arch: ArchSpec) -> _Lent:
+def lend(arch: ArchSpec) -> _Lent:
+    """The module of ``arch`` that uses the given weights for one call; its own weights are on the meta device."""
     return _Lent(arch)
 
 

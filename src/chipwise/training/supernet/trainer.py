@@ -1,11 +1,11 @@
-"""Training a supernet: every step trains a few sub-models at once, cut from the same tensors.
+"""Trains a supernet: each step trains a few sub-models, whose weights are slices of the same tensors.
 
 Loop, budget, checkpoints and the handling of divergence are those of ``training/loop/trainer.py``; only the step
-differs. A step samples a few designs, each with its own text in its own vocabulary.
+differs. A step samples a few designs, and trains each on a different batch of text, in tokens of its vocabulary.
 
 References:
-    Weights that designs share: Yu et al. 2020 (BigNAS), arXiv:2003.11142. Its sandwich rule and distillation were
-    worse for short trainings (docs/notes/training.md).
+    Weights that designs share: Yu et al. 2020 (BigNAS), arXiv:2003.11142. The paper's sandwich rule and distillation
+        gave worse results in short training runs (docs/notes/training.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from chipwise.core.digest import digest
 from chipwise.core.fields import losses_renamed
-from chipwise.core.files import read_mapping, storage, write_atomic, write_json
+from chipwise.core.files import read_mapping
 from chipwise.errors import InputError, SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.text.module import Transformer
@@ -35,7 +35,7 @@ from chipwise.training.loop.checkpoint import CurvePoint
 from chipwise.training.loop.loss import head_loss
 from chipwise.training.loop.progress import Update
 from chipwise.training.loop.trainer import Run
-from chipwise.training.supernet.sliced import add_gradients, part_of, with_weights
+from chipwise.training.supernet.sliced import add_gradients, lend, part_of, with_weights
 from chipwise.training.supernet.whole import whole_of
 
 POOL = 1024  # designs sampled from a space
@@ -43,7 +43,7 @@ POOL = 1024  # designs sampled from a space
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupernetRecipe(Recipe):
-    """Recipe of a supernet's training. The defaults were measured: docs/notes/training.md."""
+    """Recipe for training a supernet. The defaults are the result of measurements: docs/notes/training.md."""
 
     designs: int = 4  # per step
     batch_windows: int = 8  # per design
@@ -57,7 +57,7 @@ class SupernetRecipe(Recipe):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupernetResult:
-    """Result of a supernet's training."""
+    """Result of training a supernet."""
 
     whole: ArchSpec  # the supernet's architecture
     weights: str  # safetensors file with Transformer keys of ``whole``, in FP32
@@ -81,29 +81,29 @@ def train_supernet(
     checkpoint_every_s: float = 10.0,
     clock: Callable[[], float] = time.process_time,
 ) -> SupernetResult:
-    """Trains weights that all of ``designs`` share, for ``cpu_budget_s``.
+    """Trains weights that ``designs`` share, for ``cpu_budget_s`` CPU seconds.
 
-    A design's sampling probability is proportional to how often it is listed. A list that leaves out designs beyond the
-    limits, or repeats promising ones, spends the budget where the search will look. A training of the same settings in
-    ``folder`` is continued.
+    A design's sampling probability is proportional to how often it is listed. The list should therefore leave out
+    designs that exceed the limits, and may repeat promising ones. A run with the same settings in ``folder`` is
+    continued.
 
     Args:
-        designs: Designs to train together; if a space is given, a random sample of it.
-        stores: The text, tokenised for every vocabulary size of the designs.
+        designs: Designs to train together, or a space, from which designs are sampled at random.
+        stores: The text, tokenised for each vocabulary size of the designs.
         cpu_budget_s: CPU seconds of the steps.
-        seed: Random seed of weights, order of the text, and designs of each step.
+        seed: Random seed of the weights, the order of the text, and the designs of each step.
         folder: Folder for checkpoints and weights.
-        recipe: Recipe of the training.
+        recipe: Training recipe.
         on_progress: Called about once a second.
         checkpoint_every_s: Seconds between checkpoints.
         clock: Returns CPU seconds of this process.
 
     Raises:
-        InputError: There are no designs, they cannot share weights, or a vocabulary lacks text.
+        InputError: There are no designs, they cannot share weights, or there is no text for a vocabulary size.
         TrainingDiverged: The loss was no longer finite.
     """
     if not cpu_budget_s > 0:
-        raise InputError(f"a training needs a positive budget of CPU seconds, not {cpu_budget_s}")
+        raise InputError(f"a training run needs a positive budget of CPU seconds, not {cpu_budget_s}")
     if isinstance(designs, SearchSpace):
         rows = designs.sample(POOL, np.random.default_rng([seed, 3]))
         designs = [designs.design(row).arch for row in rows]
@@ -117,7 +117,7 @@ def train_supernet(
 
 
 class SupernetRun(Run):
-    """The trainer's loop with steps of several designs."""
+    """A training run whose steps train several designs."""
 
     recipe: SupernetRecipe
 
@@ -136,14 +136,15 @@ class SupernetRun(Run):
         sizes = sorted({arch.vocab_size for arch in designs})
         missing = [size for size in sizes if size not in stores]
         if missing:
-            raise InputError(f"there is no text in tokens of vocabulary {missing}; it is there in {sorted(stores)}")
+            raise InputError(f"there is no tokenised text for vocabulary sizes {missing}, only for {sorted(stores)}")
         self.text = stores[sizes[-1]]
         self.window = self.text.window(whole, recipe)
         super().__init__(whole, self.text, budget, seed, folder, recipe, clock)
+        lend(self.designs[0])  # the first model on the meta device imports parts of torch, which no step should pay for
         self.key = digest([self.key, sorted(arch.digest for arch in designs), "shared weights"])
 
     def backward(self) -> Tensor:
-        """Adds the gradients of the step's designs to the supernet's; returns their mean loss in nats."""
+        """Computes the gradients of the step's designs; returns the designs' mean loss in nats."""
         designs, step = self.drawn(), self.at.steps
         gradients, whole = {}, dict(self.model.named_parameters())
         for name, parameter in whole.items():
@@ -162,7 +163,7 @@ class SupernetRun(Run):
         return total
 
     def drawn(self) -> list[ArchSpec]:
-        """The designs of this step."""
+        """Samples the designs of this step."""
         random = np.random.default_rng([self.seed, 5, self.at.steps])
         return [self.designs[int(i)] for i in random.integers(len(self.designs), size=self.recipe.designs)]
 
@@ -175,9 +176,9 @@ class SupernetRun(Run):
     def _charge(self, elapsed_s: float) -> float:
         """CPU seconds charged for a step: its cost on an idle machine.
 
-        Steps differ in the designs they train. The work of a step follows from the pace in :func:`pace_s`; the charge
-        is that work times the lower quartile of recent seconds per unit of work, and never more than the step really
-        took.
+        Steps train different designs, so they differ in work, which is estimated with :func:`pace_s`. The charge is a
+        step's work, multiplied by the lower quartile of recent seconds per unit of work, but never more than the step
+        really took.
         """
         work_s = sum(pace_s(arch) for arch in self.drawn())
         self.recent_s.append(elapsed_s / work_s)
@@ -185,17 +186,17 @@ class SupernetRun(Run):
 
     @property
     def step_tokens(self) -> int:
-        """Tokens that one step processes, over all its designs."""
+        """Number of tokens in one step, over all its designs."""
         return super().step_tokens * self.recipe.designs
 
     def kept(self) -> SupernetResult | None:
-        """The result of an earlier call of the same training, if any."""
+        """The result of this training run from an earlier call, if any."""
         if not (self.result_path.exists() and self.weights_path.exists()):
             return None
         found = losses_renamed(read_mapping(self.result_path))
         if found.pop("key", None) != self.key or not self.weights_are_whole():
             return None
-        found.pop("whole", None)  # in files of earlier versions
+        found.pop("whole", None)  # stored by earlier versions
         curve = tuple((p[0], p[1], p[2], p[3]) for p in found.pop("curve"))
         return SupernetResult(**found, curve=curve, whole=self.arch, weights=str(self.weights_path), spent_cpu_s=0.0)
 
@@ -214,15 +215,12 @@ class SupernetRun(Run):
             loss=at.loss,
             curve=tuple(at.curve),
         )
-        with storage(self.weights_path):
-            write_atomic(self.weights_path, to_bytes(self.weights()))
         figures = {name: getattr(result, name) for name in ("tokens", "steps", "cpu_s", "loss", "curve")}
-        write_json(self.result_path, {"key": self.key, **figures})
-        self.branch_path.unlink(missing_ok=True)
+        self.write(to_bytes(self.weights()), figures)
         return result
 
 
 @functools.lru_cache(maxsize=4096)
 def pace_s(arch: ArchSpec) -> float:
-    """Seconds of training per token of ``arch``, by the scaling law's pace."""
+    """Predicted training seconds per token of ``arch``."""
     return float(1 / PACE.tokens_per_s(arch.parameters() - arch.embedding_parameters(), arch.vocab_size * arch.d_model))

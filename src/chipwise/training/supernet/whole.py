@@ -1,4 +1,4 @@
-"""The supernet's architecture: the smallest model that contains all given designs."""
+"""Builds a supernet's architecture: the smallest model that contains all given designs."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ T = TypeVar("T")
 
 
 def whole_of(archs: Iterable[ArchSpec], *, name: str = "whole") -> ArchSpec:
-    """The smallest model that contains all of ``archs``. Its layers own their weights and are causal, without windows.
+    """The smallest model that contains all of ``archs``. Layers share no weights; attention is causal.
 
     Raises:
-        InputError: There are none, or they differ in a property that slicing cannot change: norm, positions, rotary
-            base.
+        InputError: There are no designs, or they differ in a property that slicing cannot change: norm, positions,
+            rotary base.
     """
     archs = list(dict.fromkeys(archs))
     if not archs:
-        raise InputError("no design is given to share weights")
+        raise InputError("at least one design is needed to train shared weights")
     one = archs[0]
     for field in ("norm", "norm_place", "norm_bias", "norm_eps", "positions", "rope_theta"):
         kinds = {getattr(arch, field) for arch in archs}
         if len(kinds) > 1:
-            raise InputError(f"designs that share weights must agree in {field}, not be {sorted(map(str, kinds))}")
+            raise InputError(f"designs that share weights must agree in {field}, but have {sorted(map(str, kinds))}")
     depth = max(len(arch.layers) for arch in archs)
     layers = [Layer(attention=None, ffn=None)] * depth
     for arch in archs:
@@ -46,7 +46,7 @@ def whole_of(archs: Iterable[ArchSpec], *, name: str = "whole") -> ArchSpec:
 
 
 def _holding(large: Layer, small: Layer) -> Layer:
-    """The smallest layer that contains both."""
+    """The smallest layer that contains both layers."""
     return Layer(
         attention=_either(large.attention, small.attention, _attention),
         ffn=_either(large.ffn, small.ffn, _feed_forward),

@@ -1,4 +1,4 @@
-"""Base of tasks with one file of arrays as data and one forward pass per request."""
+"""Base class for the data of tasks that have one file of arrays, and one forward pass per request."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ DatasetT = TypeVar("DatasetT", bound=ArrayDataset)
 
 
 class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
-    """Base of :class:`chipwise.training.tasks.protocol.TaskData` whose trainings read one file of arrays.
+    """Base class for a :class:`chipwise.training.tasks.protocol.TaskData` with one file of arrays.
 
     Args:
-        spec: Where the data comes from.
-        base: Folder that relative paths of ``spec`` start from.
-        folder: Folder of the file of arrays.
-        inputs: The space's description of model inputs.
+        spec: Source of the data: the run file's ``data``.
+        base: Folder from which relative paths in ``spec`` start.
+        folder: Folder for the file of arrays.
+        inputs: Description of the model inputs in the run file's ``space``.
 
     Attributes:
-        spec_type: Type that a run file's ``data`` is parsed into.
+        spec_type: Type of ``spec``, into which a run file's ``data`` is parsed.
         part: Field of a run file's ``space`` that describes inputs.
-        dataset: Type of the data set in the file.
-        kind: Key of the data set in ``DATASETS``.
-        name: Name of the files, and of their entries in messages.
-        identifying: Fields of ``inputs`` that the file depends on.
+        dataset: Class of the data set in the file.
+        kind: Key of ``dataset`` in ``DATASETS``.
+        name: Name of the file, and the word for examples in messages.
+        identifying: Fields of ``inputs`` on which the file's content depends.
     """
 
     recipe: Mapping[str, object]
@@ -73,7 +73,7 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
 
     @property
     def facts(self) -> Path:
-        """Origin of the file: source, licence, and other facts for its task."""
+        """Path of the JSON file with facts about the data: its source, its licence, and facts that the task needs."""
         return self.folder / f"{self.name}.json"
 
     def identity(self) -> str:
@@ -85,7 +85,7 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
         identity = self.identity()
         if self.facts.exists():
             if read_mapping(self.facts).get("identity") != identity:
-                raise StudyError(f"{self.folder}: holds different {self.name}; start again with --restart")
+                raise StudyError(f"{self.folder}: contains different {self.name}; start again with --restart")
             return
         made, facts = self.make()
         with storage(self.folder):
@@ -95,7 +95,7 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
 
     @abstractmethod
     def make(self) -> tuple[DatasetT, Mapping[str, object]]:
-        """Creates the data set; also facts about it, at least ``source`` and ``licence``."""
+        """Creates the data set; also returns facts about it, at least ``source`` and ``licence``."""
 
     @cached_property
     def arrays(self) -> DatasetT:
@@ -103,7 +103,7 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
         return self.dataset.load(self.path)
 
     def summary(self) -> Mapping[str, object]:
-        """Entries and bytes of each part, source and licence."""
+        """Name, source and licence of the data, and the number of entries and of bytes in each part."""
         facts = read_mapping(self.facts)
         found = {"name": getattr(self.spec, "source"), "source": facts["source"], "licence": facts["licence"]}  # noqa: B009
         for part, (entries, size) in zip(("train", "val", "test"), self.arrays.sizes(), strict=True):
@@ -111,27 +111,30 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
         return found
 
     def data(self, arch: ArchSpec) -> DataFile:
-        """Reference to the file of arrays, as the training data of any architecture."""
+        """The file of arrays as training data, the same for all architectures."""
         return DataFile(path=str(self.path), kind=self.kind)
 
     def step_tokens(self, arch: ArchSpec) -> int:
-        """Positions in a batch."""
+        """Number of positions in a batch."""
         batch: int = build(Recipe, self.recipe).batch_windows
         return batch * arch.max_tokens
 
     def losses(self, item: Exported, *, split: Split) -> Losses:
-        """Losses of the exported graph, one example per pass; examples are grouped by :meth:`alike`."""
+        """Losses of the exported graph, which is run on one example at a time.
+
+        All examples of a group (:meth:`alike`) together count as one entry.
+        """
         values, sizes = self.arrays.metric(self.outputs(item, split)[0], split)
         if not np.isfinite(values).all():
             raise MeasurementError(f"{item.folder}: the exported model's outputs are not finite")
         return Losses.of(values, sizes, self.alike(split))
 
     def alike(self, split: Split) -> NDArray[np.int64] | None:
-        """Group ids of related examples, such as one speaker's; standard errors are over groups. None: no groups."""
+        """Group ids of examples, such as speakers; standard errors are over groups. None: no groups."""
         return None
 
     def outputs(self, item: Exported, split: Split) -> tuple[NDArray[np.float32], float]:
-        """Outputs (n, …) of the exported graph for the examples of a part, and the median seconds of a pass."""
+        """Outputs (n, …) of the exported graph for a part's examples, and the median seconds of a pass."""
         count = self.arrays.count(split)
         with exported(item) as session:
             return one_by_one(session, (self.arrays.examples(split, slice(i, i + 1)) for i in range(count)))
@@ -139,13 +142,16 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
     def answered(
         self, winner: Exported, reference: Exported | None
     ) -> tuple[dict[str, NDArray[np.float32]], dict[str, float]]:
-        """Outputs for test data and median seconds of a pass, for ``winner`` and the reference, ``baseline``."""
+        """Two mappings from model to result: the outputs on test data, and the median seconds of a pass.
+
+        The keys of both are ``winner`` and, if there is a reference design, ``baseline``.
+        """
         items = {"winner": winner} | ({} if reference is None else {"baseline": reference})
         found = {who: self.outputs(item, "test") for who, item in items.items()}
         return {who: given for who, (given, _) in found.items()}, {who: taken for who, (_, taken) in found.items()}
 
     def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
-        """Writes the Hugging Face folder and the files of :meth:`shipped`."""
+        """Writes the Hugging Face folder, including the files of :meth:`shipped`."""
         save_pretrained(item.design.arch, item.weights, None, folder, dict(files))
         for name, content in self.shipped(item.design.arch).items():
             held = read_mapping(folder / name) if name == "config.json" else {}
@@ -153,12 +159,12 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
 
     @abstractmethod
     def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, object]]:
-        """Additional JSON files of the Hugging Face folder by name; ``config.json`` is merged into the model's own."""
+        """Additional JSON files of the Hugging Face folder, by name; ``config.json`` is merged with the model's."""
 
 
 @contextmanager
 def exported(item: Exported) -> Iterator[Any]:
-    """Runtime session of a temporary export of the design in its trial's folder."""
+    """Context that exports a design temporarily to its trial's folder; yields a session of the exported file."""
     from chipwise.deploy.runtimes.onnxruntime import OnnxRuntime
 
     path = item.folder / "judged.onnx"
@@ -171,7 +177,7 @@ def exported(item: Exported) -> Iterator[Any]:
 
 
 def one_by_one(session: Any, requests: Iterable[tuple[AnyArray, ...]]) -> tuple[NDArray[np.float32], float]:
-    """Outputs (n, …) for requests of one example each, and the median seconds of a pass."""
+    """Outputs (n, …) of requests with one example each, and the median seconds of a pass."""
     found, seconds = [], []
     for request in requests:
         start = time.perf_counter()
@@ -181,7 +187,7 @@ def one_by_one(session: Any, requests: Iterable[tuple[AnyArray, ...]]) -> tuple[
 
 
 def first_and_wrong(labels: NDArray[np.int64], said: NDArray[np.int64], *, count: int) -> list[int]:
-    """Row numbers to show, ``count`` in all: half first examples of each label, half the first wrong ones."""
+    """Indices of up to ``count`` examples to show: half are the first of each label, half are predicted wrongly."""
     turns = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     first = [int(rows[turn]) for turn in range(count) for rows in turns if turn < len(rows)][: count // 2]
     wrong = [int(i) for i in np.flatnonzero(labels != said) if int(i) not in first]
@@ -189,7 +195,7 @@ def first_and_wrong(labels: NDArray[np.int64], said: NDArray[np.int64], *, count
 
 
 def confusion(labels: NDArray[np.int64], said: NDArray[np.int64], classes: int) -> list[list[int]]:
-    """Counts of examples by label (rows) and prediction (columns)."""
+    """Number of examples by label (rows) and prediction (columns)."""
     counts = np.zeros((classes, classes), np.int64)
     np.add.at(counts, (labels, said), 1)
     return counts.tolist()

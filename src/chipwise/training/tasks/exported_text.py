@@ -1,4 +1,4 @@
-"""Code length of text under exported graphs, computed by ONNX Runtime from the logits at every position."""
+"""Computes how many bits exported graphs assign to text, from the logits at every position in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def exported_bits(
 
 
 def nats_of(logits_TV: NDArray[np.floating], tokens_T: NDArray[np.integer]) -> Float64Array:
-    """Cross entropy of each token (T,) in nats, given the logits that predict it; within 1e-6 for FP32 logits."""
+    """Cross entropy of each token (T,) in nats, from the logits that predict it; exact to 1e-6 for FP32 logits."""
     shifted = logits_TV - logits_TV.max(axis=1, keepdims=True)
     picked = shifted[np.arange(len(shifted)), tokens_T].astype(np.float64)
     np.exp(shifted, out=shifted)

@@ -1,4 +1,4 @@
-"""Base of tasks whose requests consist of a prompt and generated tokens."""
+"""Checks for tasks whose requests consist of a prompt and generated tokens."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ LATENCY = "tpot_p50"
 
 
 def beyond_context(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
-    """Field and error if prompt and generated tokens exceed the models' context; empty otherwise."""
+    """Returns field and error message if prompt and generated tokens exceed the models' context; empty otherwise."""
     if workload.total_tokens > space.max_tokens:
         yield (
             "space.max_tokens",
-            f"the workload needs {workload.total_tokens} tokens, models have {space.max_tokens}; raise it",
+            f"the workload needs {workload.total_tokens} tokens; raise max_tokens, which is {space.max_tokens}",
         )

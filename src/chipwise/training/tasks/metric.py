@@ -1,4 +1,4 @@
-"""Metrics: a task's quality metric, which requires training, and metrics derived from the costs of a request."""
+"""Defines metrics: a task's quality metric, and metrics that are derived from the costs of a request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chipwise.core import units
 
 
 class Request(Protocol):
-    """Inputs of derived metrics, taken from a space or an architecture."""
+    """Request sizes for derived metrics, from a space or an architecture."""
 
     @property
     def sound_s(self) -> float | None:
@@ -25,7 +25,7 @@ class Request(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A quality metric of a task.
+    """A metric of a task: its quality metric, or one derived from costs.
 
     A search always uses a loss, where lower is better: bits per byte, or an error rate. A metric where higher is better
     is displayed as 1 minus the loss: an accuracy of 92 % is a loss of 0.08.
@@ -37,20 +37,20 @@ class Metric:
     more_is_better: bool = False  # whether higher displayed values are better
     short: str = ""  # name in tables; the title unless given
     seed_sd: float = 0.06
-    """Standard deviation of the logarithm of losses between seeds.
+    """Standard deviation of the ln of losses between seeds.
 
-    The default is that of small image and sound classifiers: 0.05 over six seeds of 39 thousand parameters and 0.058
-    over five, trained for ten seconds each on a busy machine.
+    The default is that of small image and sound classifiers that were trained for ten seconds on a busy machine: 0.05
+    over six seeds of a model with 39 thousand parameters, and 0.058 over five seeds.
     """
 
-    least_share: float = 1 / 9  # share of a full training from which losses distinguish shapes
+    least_share: float = 1 / 9  # share of a full training run after which losses distinguish shapes
     of: Callable[[Mapping[str, object], Request], Any | None] | None = None
     """For a derived metric: computes its value from costs (numbers or arrays) and the request; None if unknown."""
     requires: str = ""  # for a derived metric: what a request must contain
 
     @property
     def direction(self) -> Literal["minimize", "maximize"]:
-        """Direction in which the displayed value is better."""
+        """``maximize`` if higher displayed values are better, else ``minimize``."""
         return "maximize" if self.more_is_better else "minimize"
 
     def shown(self, loss: float) -> float:

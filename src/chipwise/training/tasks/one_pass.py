@@ -1,4 +1,4 @@
-"""Base of tasks that answer a request in one forward pass, without generating tokens."""
+"""Settings shared by tasks that answer a request in one forward pass, without generating tokens."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 LATENCY = "ttft_p50"
 ACCURACY = Metric(name="accuracy", title="accuracy", unit="share", more_is_better=True)
 LAW = Law(floor=0.05, layers=1.0, head=0.0, text=60.0, size_exponent=0.3, text_exponent=0.34, level_known=False)
-"""Approximate error rate of small classifiers of Fashion-MNIST; the level is fitted to the run's own trainings."""
+"""Prior law: error rate of small Fashion-MNIST classifiers; its level is fitted to the run's first training runs."""
 
 
 def defaults(metric: Metric, *, source: str) -> Mapping[str, object]:
-    """Default fields of a run file: one pass per request, quality against latency, and data from ``source``."""
+    """Default fields of a run file: one pass per request, goals quality and latency, and data from ``source``."""
     return {
         "workload": {"prompt_tokens": 1, "new_tokens": 1},
         "objectives": {metric.name: metric.direction, LATENCY: "minimize"},
@@ -28,10 +28,10 @@ def defaults(metric: Metric, *, source: str) -> Mapping[str, object]:
 
 
 def inputs_of(space: SpaceSpec, kind: type[T]) -> T:
-    """The part of ``space`` that describes model inputs, such as its images, checked to be a ``kind``.
+    """Returns the part of ``space`` that describes model inputs, such as images, if its type is ``kind``.
 
     Raises:
-        SpecError: The space describes other inputs than ``kind``.
+        SpecError: The space describes inputs of a different type.
     """
     if not isinstance(space.own, kind):
         raise SpecError(f"describes no {kind.__name__}", field="space")
@@ -39,6 +39,6 @@ def inputs_of(space: SpaceSpec, kind: type[T]) -> T:
 
 
 def check_axes(image: ImageSpace, axes: int, message: str) -> Iterator[tuple[str, str]]:
-    """Field and error if the inputs have the wrong number of axes: 2 for images, 1 for signals in time."""
+    """Returns field and error message if the inputs do not have ``axes`` axes: 2 for images, 1 for signals in time."""
     if image.axes != axes:
         yield "space.image.axes", message

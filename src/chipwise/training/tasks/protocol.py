@@ -1,8 +1,8 @@
-"""The protocol of tasks, and the table of tasks, one folder each.
+"""The protocol of tasks, and the table of tasks. Each task has a folder.
 
-Everything in a search that depends on the domain is in a task. :class:`Task` is a record of settings that need no data
-(metric, defaults, reference designs) and imports no heavy libraries; :class:`TaskData` is a task with its data in a
-run's folder: training data, evaluation of exported files, and shipped files.
+All parts of a search that depend on the domain are in a task. :class:`Task` contains the settings that need no data
+(metric, defaults, reference designs), and imports no heavy libraries. :class:`TaskData` is a task with its data in a
+run's folder: training data, evaluation of exported files, and files for users.
 """
 
 from __future__ import annotations
@@ -58,24 +58,24 @@ tokenizer = AutoTokenizer.from_pretrained("winner", trust_remote_code=True)"""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLabels:
-    """Words of a task for reports and messages."""
+    """A task's words for reports and messages."""
 
     data: str = "text"  # name of the data: "trained on this text", "the test text"
     entry: tuple[str, str] = ("entry", "entries")  # one item of the data, in singular and plural
-    tokens: str = "tokens"  # name of the positions in a training
+    tokens: str = "tokens"  # name of the positions that a training run reads
     latency: str = "time per token"  # latency metric that designs are compared by
     curve: str = "bits per byte"  # unit of training curves
     verb: str = "predicts the text"  # verb phrase for what a better model does better
     reference: str = "Llama-style transformer"  # description of the reference designs
-    derived: tuple[str, ...] = ()  # derived metrics of its requests, such as ``rtf``
+    derived: tuple[str, ...] = ()  # derived metrics of the task's requests, such as ``rtf``
     load: str = LOAD_TEXT  # Python code that loads ``winner/``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """Losses of an exported model on each entry of a part of the data, and the entries' sizes, each (n,).
+    """Losses of an exported model on the entries of one split, and the sizes of the entries; both (n,).
 
-    Related entries, such as clips of one speaker, are combined into one.
+    Related entries, such as clips of one speaker, count as one entry.
 
     The overall loss is ``values.sum() / sizes.sum()``. For text, values are bits and sizes bytes; for images, values
     are 0 or 1 and sizes 1.
@@ -86,7 +86,7 @@ class Losses:
 
     @classmethod
     def of(cls, values: Float64Array, sizes: Float64Array, alike: NDArray[np.int64] | None = None) -> Losses:
-        """Sums losses and sizes over examples with the same group id in ``alike`` (ids from 0)."""
+        """Combines examples with the same group id in ``alike`` (ids from 0): sums their losses and sizes."""
         if alike is None:
             return cls(values=values, sizes=sizes)
         lost, size = (np.bincount(alike, each).astype(np.float64) for each in (values, sizes))
@@ -94,7 +94,7 @@ class Losses:
 
     @property
     def loss(self) -> float:
-        """Loss of all entries together."""
+        """Overall loss of all entries."""
         return float(self.values.sum() / self.sizes.sum())
 
     @property
@@ -109,12 +109,12 @@ class Losses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """A trained and exported design, as its task evaluates and shows it."""
+    """A trained and exported design, with what its task needs to evaluate and show it."""
 
     design: Design
     weights: Mapping[str, AnyArray]  # by the torch module's names, in FP32
     folder: Path  # the trial's folder, with ``model.onnx``
-    packing: Packing = NEAREST  # packing of the matrices in its files
+    packing: Packing = NEAREST  # packing of the matrices in the exported files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +136,9 @@ class Need:
     """The part of a run file's space that a task requires.
 
     Attributes:
-        part: Field of ``space`` that describes model inputs; empty if the task needs none.
-        message: Error if the field is missing, with an example.
-        departures: Returns field and error for every other reason why models of a space cannot serve a workload.
+        part: Required field of ``space``, which describes model inputs; empty if the task needs none.
+        message: Error message if the field is missing, with an example.
+        departures: Returns all other reasons why a space's models cannot serve a workload: fields and error messages.
     """
 
     part: str = ""
@@ -148,28 +148,29 @@ class Need:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Settings of a task that need no data. A run file selects it by ``task``. Importing one does not load torch.
+    """Settings of a task that need no data. Run files select a task by ``task``. Importing a task does not load torch.
 
     Attributes:
         name: Name in run files.
         forms: Kinds of models that the task trains, by their names in ``model/kinds``.
         metric: The quality metric.
-        latency_metric: The latency metric that designs are compared by: ``tpot_p50`` if tokens are generated,
-            ``ttft_p50`` if a request is one pass.
+        latency_metric: The latency metric for comparing designs: ``tpot_p50`` if tokens are generated, ``ttft_p50`` if
+            a request is one pass.
         labels: Words for reports and messages.
-        law: Prior scaling law of the loss, used before the first trainings; its level is fitted if it is unknown.
-        needs: What the run file must contain.
+        law: Prior scaling law of the loss, used before the first training runs. If its overall factor is unknown, the
+            factor is fitted to training runs.
+        needs: What the space in a run file must contain.
         defaults: Default values of run file fields.
-        references: Returns reference designs around a space, as choices: conventional designs in the field's usual
-            proportions. Values outside the space's lists are allowed.
-        family: Returns a design's family. Families, such as vocabularies, can only be compared by training; the largest
-            design of each family within the limits gets a first training.
-        data: ``module:class`` of the task's :class:`TaskData`, imported when a run opens it.
-        report_sections: Builds the report sections from the output of :meth:`TaskData.samples`, which is stored in the
-            record.
-        operators: What is known of operators before any training.
-        per_matrix: Whether finalists get one format per matrix, chosen by measured time and loss, if the space has FP32
-            and narrower formats.
+        references: Returns reference designs for a space, each as a mapping of choices to values: conventional designs
+            in the field's usual proportions. Values may be outside the space's lists.
+        family: Returns a design's family, such as its vocabulary. Families can only be compared by training, so the
+            largest design of each family within the limits is trained first.
+        data: ``module:class`` of the task's :class:`TaskData`, which is imported when a run opens its data.
+        report_sections: Builds the task's report sections from the output of :meth:`TaskData.samples`, which is stored
+            in the run's record.
+        operators: Prior knowledge about operators, before any training run.
+        per_matrix: Whether each matrix of a finalist gets its own format, chosen by measured time and loss, if the
+            space has FP32 and narrower formats.
     """
 
     name: str
@@ -191,7 +192,7 @@ class Task:
         """Checks that models of the space can serve the workload.
 
         Raises:
-            SpecError: They cannot; the message names the field.
+            SpecError: The models cannot serve it; the message names the field.
         """
         if self.needs.part and getattr(space, self.needs.part) is None:
             raise SpecError(self.needs.message, field=f"space.{self.needs.part}")
@@ -206,11 +207,11 @@ class Task:
 
 
 class TaskData(Protocol):
-    """A task with its data in the folder of a run. Deterministic.
+    """A task with its data in a run's folder. Its results are deterministic.
 
     Attributes:
-        recipe: Fields of ``Recipe`` with other values than its defaults.
-        quick: How much of the validation data short trainings are evaluated on, in the unit of ``Dataset.judge``.
+        recipe: Fields of ``Recipe`` with values that differ from the defaults.
+        quick: Bytes of validation text, or number of validation examples, on which short training runs are evaluated.
     """
 
     recipe: Mapping[str, object]
@@ -222,26 +223,29 @@ class TaskData(Protocol):
 
         Args:
             data: The run file's ``data``.
-            base: Folder that relative paths start from.
-            folder: Folder for the files that trainings read.
+            base: Folder from which relative paths start.
+            folder: Folder for the files that training runs read.
             space: The run's space.
 
         Raises:
             DataError: The data is missing or too small.
-            MissingExtra: A package that the data comes from is not installed.
+            MissingExtra: The package that contains the data is not installed.
         """
         ...
 
     def prepare(self) -> None:
-        """Writes the files that trainings read, if they are missing.
+        """Writes the files that training runs read, if they are missing.
 
         Raises:
-            StudyError: The folder holds other data.
+            StudyError: The folder contains different data.
         """
         ...
 
     def summary(self) -> Mapping[str, object]:
-        """Fields of ``reporting.record.DataSummary``: name, source, licence, entries and bytes of each part."""
+        """Fields of ``reporting.record.DataSummary``.
+
+        They are name, source and licence of the data, and the number of entries and of bytes in each part.
+        """
         ...
 
     def data(self, arch: ArchSpec) -> DataFile:
@@ -249,17 +253,17 @@ class TaskData(Protocol):
         ...
 
     def step_tokens(self, arch: ArchSpec) -> int:
-        """Positions in one training step, computed without reading the data."""
+        """Number of positions in one training step, computed without reading the data."""
         ...
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
-        """Bytes of data per position for the designs of these rows, (n,)."""
+        """Bytes of data per position, for designs given as rows of genes, (n,)."""
         ...
 
     def losses(self, item: Exported, *, split: Split) -> Losses:
         """Losses of the exported graph on ``split``, computed in its runtime.
 
-        May write a temporary export next to the model.
+        The method may write a temporary export next to the model.
 
         Raises:
             MeasurementError: The graph's outputs are not finite.
@@ -267,11 +271,11 @@ class TaskData(Protocol):
         ...
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
-        """JSON values for ``Task.report_sections``: outputs of winner and reference design on test data."""
+        """Outputs of winner and reference design on test data, as JSON values for ``Task.report_sections``."""
         ...
 
     def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
-        """Writes the files of the ecosystem (such as a Hugging Face folder) and additional text files."""
+        """Writes a model for users (such as a Hugging Face folder), and the additional text files ``files``."""
         ...
 
 

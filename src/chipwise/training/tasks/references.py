@@ -1,4 +1,4 @@
-"""Proportions of reference designs shared by several tasks: Llama's decoders and DiT's classifiers.
+"""Reference designs for several tasks: decoders with Llama's proportions, classifiers with DeiT's.
 
 References:
     Touvron et al. 2021, Training data-efficient image transformers, arXiv:2012.12877, table 1.
@@ -24,7 +24,7 @@ FFN = 4  # feed-forward width over model width
 
 
 def widths_and_depths(spec: SpaceSpec, *, step: int, aspect: tuple[float, float]) -> Iterator[tuple[int, int]]:
-    """Widths and depths of reference designs, up to 1.5 times the space's largest.
+    """Widths and depths of reference designs, up to 1.5 times the space's largest width and depth.
 
     Args:
         spec: The space.
@@ -38,7 +38,7 @@ def widths_and_depths(spec: SpaceSpec, *, step: int, aspect: tuple[float, float]
 
 
 def alike(layer: Mapping[str, object], d_model: int, depth: int, head_size: int, weights: str) -> dict[str, Any]:
-    """Choices of a design whose layers are all equal to ``layer`` and share no weights; its head is not tied."""
+    """Choices of a design whose layers all equal ``layer`` and share no weights; the head is not tied."""
     return {
         "d_model": d_model,
         "depth": depth,
@@ -51,10 +51,11 @@ def alike(layer: Mapping[str, object], d_model: int, depth: int, head_size: int,
 
 
 def llama_proportions(spec: SpaceSpec, *, aspect: tuple[float, float] = LLAMA_ASPECT) -> Iterator[dict[str, Any]]:
-    """Llama-proportioned decoders around a space, as choices; up to 1.5 times its largest width and depth.
+    """Yields decoders with Llama's proportions, each as a mapping of choices to values.
 
-    Pre-norm RMSNorm, SwiGLU of 8/3 the width, rotary grouped-query attention, tied table, equal layers, and dimensions
-    that are multiples of the kernels' tiles. Width, depth, KV heads, vocabulary and format vary.
+    They have pre-norm RMSNorm, SwiGLU of 8/3 the width, rotary grouped-query attention, a tied table, equal layers, and
+    dimensions that are multiples of the kernels' tiles. Width, depth, KV heads, vocabulary and format vary; width and
+    depth are up to 1.5 times the space's largest.
 
     Args:
         spec: The space.
@@ -77,10 +78,11 @@ def llama_proportions(spec: SpaceSpec, *, aspect: tuple[float, float] = LLAMA_AS
 def deit_proportions(
     spec: SpaceSpec, *, aspect: tuple[int, int] = ASPECT, head_sizes: Sequence[int] = HEAD_SIZES
 ) -> Iterator[dict[str, Any]]:
-    """DeiT-proportioned classifiers around a space, as choices; up to 1.5 times its largest width and depth.
+    """Yields classifiers with DeiT's proportions, each as a mapping of choices to values.
 
-    Plain patches, a class token, LayerNorm, global attention whose heads together are as wide as the model, and a GELU
-    feed-forward of four times the width. Patch, width, depth, heads and format vary.
+    They have plain patches, a class token, LayerNorm, global attention whose heads together are as wide as the model,
+    and a GELU feed-forward of four times the width. Patch, width, depth, heads and format vary; width and depth are up
+    to 1.5 times the space's largest.
 
     Args:
         spec: The space.
@@ -98,6 +100,6 @@ def deit_proportions(
 
 
 def full_heads(d_model: int, head_size: int) -> dict[str, object]:
-    """Choices of a layer whose heads together are as wide as the model, with a feed-forward of four times the width."""
+    """Choices of a layer whose heads together are as wide as the model, with a feed-forward of 4 times the width."""
     heads = d_model // head_size
     return {"heads": heads, "kv_heads": heads, "ffn_width": FFN * d_model}

@@ -1,8 +1,8 @@
-"""Chooses a format for each matrix by measured time and loss: a format is kept only where the file gets faster.
+"""Chooses a format for each matrix by measured time and loss: a narrow format is kept only if it makes the file faster.
 
 Formats belong to matrices, not to nodes of the graph: a matrix has one format wherever it is used. A candidate is timed
-in alternation with the best formats so far, so that a slow phase of the machine affects both. The result is FP32 if no
-narrow format helps.
+in alternation with the best formats so far, so that a slow phase of the machine affects both. If no narrow format makes
+the file faster, all matrices stay in FP32.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ LossOfFile = Callable[[Design, Path], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """One matrix in another format, compared with the best formats so far."""
+    """A trial of a narrow format for one or all matrices, compared with the best formats so far."""
 
     name: str  # name of the matrix in ``model/arch/formats.py``, or ``ALL``
     weight_format: str
     seconds_ratio: float  # median over pairs of passes, relative to the best formats so far
-    loss: float | None  # None if it was not faster and therefore not evaluated
+    loss: float | None  # None if the file was not faster and therefore not evaluated
     kept: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The chosen formats, compared with FP32."""
+    """Result: the chosen formats, compared with FP32."""
 
     weights: str  # name of the formats; ``fp32`` if no narrow format helps
     fused: tuple[str, ...]  # fused operators, the same in all files
@@ -70,16 +70,16 @@ def select(
     packing: Packing = NEAREST,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Selection:
-    """Tries all matrices in each of the narrow ``forms``, then each matrix alone, largest first.
+    """Tries each narrow format for all matrices at once, then for one matrix at a time, largest matrix first.
 
-    Formats that are faster and lose little are kept.
+    A format is kept if the file gets faster and loses little quality.
 
     Args:
         base: The model and its fused operators; its formats are ignored.
         weights: FP32 weights by the names of the torch module.
         folder: Folder for temporary files.
-        opened: Loads a file and returns a function that runs one pass.
-        evaluated: Returns the loss of a design and its file, such as 1 minus NDCG.
+        opened: Loads a file, and returns a function that runs one pass.
+        judged: Returns the loss of a design and its file, such as 1 minus NDCG.
         forms: The narrow formats.
         allowed: Largest share of the FP32 file's quality (1 minus loss) that all narrow matrices together may lose.
         packing: How narrow matrices are rounded.
@@ -139,11 +139,11 @@ def select(
 def paired(
     first: Run, second: Run, *, clock: Callable[[], float], runs: int = RUNS
 ) -> tuple[Float64Array, Float64Array]:
-    """Seconds of ``runs`` passes of each, in alternation, each (runs,)."""
+    """Times two functions in alternation, ``runs`` passes each; returns their seconds as two arrays (runs,)."""
     return alternating_s(lambda i: first(), lambda i: second(), clock=clock, fewest=runs, most=runs)
 
 
 def faster(first: Float64Array, second: Float64Array) -> bool:
-    """Whether the second of two files is faster, given times in pairs: in most pairs, and by more than noise."""
+    """Whether the second of two files is faster, by paired times: in most pairs, and by more than the noise."""
     wins = float(np.mean(second < first))
     return wins >= FASTER and float(np.median(second / first)) <= 1 - LEAST_GAIN

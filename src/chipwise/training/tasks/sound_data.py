@@ -1,4 +1,4 @@
-"""Base of tasks on recordings of speech: clips with noise, facts about them, and report samples."""
+"""Base class for the data of speech tasks: clips with noise, facts about them, and report samples."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ DatasetT = TypeVar("DatasetT", bound=LabelledArrays)
 
 
 class SoundData(ArrayData[SpecT, InputsT, DatasetT]):
-    """Base of tasks on speech clips with noise, where each speaker is in one part only."""
+    """Base class for speech clips with noise, in which each speaker is in only one part."""
 
     identifying = ("size", "channels")
 
     def dataset_of(self, parts: Mapping[str, Part], classes: Sequence[str]) -> DatasetT:
-        """The data set of clips; each band is scaled by its mean and deviation over the training part."""
+        """Builds the data set of clips; bands are scaled by mean and standard deviation over the training part."""
         learnt = parts["train"].inputs.astype(np.float32)
         scales = learnt.mean((0, 2))[:, None], np.maximum(learnt.std((0, 2)), 1e-2)[:, None]
         arrays = {name: (part.inputs, part.labels) for name, part in parts.items()}
         return self.dataset.of_parts(arrays, classes, scales)
 
     def facts_of(self, parts: Mapping[str, Part], *, note: str = "") -> Mapping[str, object]:
-        """Facts about the clips; ``note`` adds details of their source."""
+        """Facts about the clips; ``note`` is appended to their source."""
         spec, synthetic = self.spec, self.spec.source == "espeak"
         source = "espeak-ng" if synthetic else f"the user's recordings ({spec.path})"
         if endless := sum(part.endless for part in parts.values()):
@@ -59,7 +59,7 @@ class SoundData(ArrayData[SpecT, InputsT, DatasetT]):
         }
 
     def summary(self) -> Mapping[str, object]:
-        """Number of clips and bytes of each part, source and licence."""
+        """Name, source and licence of the clips, and the number of clips and of bytes in each part."""
         synthetic = read_mapping(self.facts)["synthetic"]
         return {**super().summary(), **({"name": "synthetic speech"} if synthetic else {})}
 
@@ -80,14 +80,15 @@ class SoundData(ArrayData[SpecT, InputsT, DatasetT]):
         *,
         entries: str,
     ) -> dict[str, object]:
-        """Report samples of both sound tasks: test clips with answers, a rate by noise level, and times.
+        """Report samples of the sound tasks: test clips with answers, accuracy or error rate by SNR, and times.
 
         Args:
             rows: Indices of the clips to show.
             said: The answer of each model to every test clip.
-            lost: Numerator and denominator of each model's rate, per clip.
-            pass_s: Seconds of a pass of each model.
-            entries: Name of what is counted.
+            lost: For each model, two arrays with one number per clip, (n,). The accuracy or error rate on any clips is
+                the sum of the first array over these clips, divided by the sum of the second.
+            pass_s: Seconds of a pass, by model.
+            entries: Name of the counted units, such as clips.
         """
         facts, inputs = read_mapping(self.facts), self.arrays.test[0]
         ratios = np.array(facts["test_snr_db"], np.float64)
@@ -113,7 +114,7 @@ class SoundData(ArrayData[SpecT, InputsT, DatasetT]):
         }
 
     def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, object]]:
-        """Class names, and the settings of the front end."""
+        """The names of the classes, and the settings of the front end."""
         data = self.arrays
         return {
             "config.json": labels_of(arch, data.classes),

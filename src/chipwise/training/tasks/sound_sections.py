@@ -17,14 +17,14 @@ def synthetic_note(samples: Record) -> str:
 
 
 def noise_section(rows: Sequence[Record], title: str, note: str, *, sound: str, entries: str) -> Section:
-    """The report section ``noise``: a rate of each model by SNR.
+    """The report section ``noise``: accuracy or error rate of each model at each SNR.
 
     Args:
-        rows: Dictionaries with ``snr_db``, the count of ``entries`` and the rate of each model.
+        rows: For each SNR, a record of ``snr_db``, the number of ``entries``, and each model's accuracy or error rate.
         title: Title of the section.
         note: Text above the table.
         sound: Name of the signal.
-        entries: Name of what is counted.
+        entries: Name of the counted units, such as clips.
     """
     who = shown(rows[0], WHO)
     lines = [
@@ -40,7 +40,7 @@ def noise_section(rows: Sequence[Record], title: str, note: str, *, sound: str, 
 
 
 def times_section(times: Record) -> Section:
-    """The report section ``real_time``: times of model and front end, and real-time factors with and without it."""
+    """The report section ``real_time``: times of model and front end, real-time factors with and without front end."""
     clip_s, front_s = times.get("clip_s", float), times.get("front_end_s", float)
     lines = []
     for key, name in shown(times, WHO):

@@ -1,4 +1,4 @@
-"""Base of tasks that generate tokens: text, and time series whose values are tokens."""
+"""Base class for the data of tasks that generate tokens: text, and time series whose values are tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chipwise.training.tasks.protocol import Exported, Losses
 
 
 class Tokens(Protocol):
-    """Token files by vocabulary size in a run's folder."""
+    """Protocol of a store of token files in a run's folder, one for each vocabulary size."""
 
     @property
     def sizes(self) -> Sequence[int]:
@@ -35,7 +35,7 @@ class Tokens(Protocol):
         ...
 
     def tokens(self, vocab_size: int) -> TokenData:
-        """Data set in the file of this vocabulary size."""
+        """Loads the data set in the file of this vocabulary size."""
         ...
 
 
@@ -43,10 +43,10 @@ StoreT = TypeVar("StoreT", bound=Tokens)
 
 
 class TokenTaskData(Generic[StoreT]):
-    """Base of :class:`chipwise.training.tasks.protocol.TaskData` whose trainings read windows of tokens.
+    """Base class for a :class:`chipwise.training.tasks.protocol.TaskData` that consists of tokens.
 
     Args:
-        store: Token files by vocabulary size.
+        store: The store of token files.
     """
 
     recipe: Mapping[str, object] = {}
@@ -56,24 +56,24 @@ class TokenTaskData(Generic[StoreT]):
         self.store = store
 
     def prepare(self) -> None:
-        """Writes the tokens of each vocabulary."""
+        """Writes the tokens for each vocabulary size."""
         self.store.prepare()
 
     def data(self, arch: ArchSpec) -> DataFile:
-        """The token file of the model's vocabulary."""
+        """The token file for the model's vocabulary size."""
         return DataFile(path=str(self.store.tokens_path(arch.vocab_size)))
 
     def step_tokens(self, arch: ArchSpec) -> int:
-        """Tokens in a batch of windows."""
+        """Number of tokens in a batch of windows."""
         return tokens_per_step(arch)
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
-        """UTF-8 bytes per token, by the designs' vocabularies."""
+        """UTF-8 bytes per token in the vocabulary of each design."""
         each = {size: self.store.tokens(size).bytes_per_token for size in self.store.sizes}
         return np.array([each[int(size)] for size in space.values(rows, "vocab_size")])
 
     def losses(self, item: Exported, *, split: Split) -> Losses:
-        """Bits (including the separator) and bytes of each entry."""
+        """Bits that the exported graph assigns to each entry and its separator, and bytes of each entry."""
         data = self.store.tokens(item.design.arch.vocab_size)
         stream, _ = data.held_out(split)
         path = item.folder / "judged.onnx"

@@ -1,1 +1,1 @@
-"""Trainers run the trainings of candidates: on this machine's cores, on CUDA devices, on Ray, or as jobs elsewhere."""
+"""Trainers run training jobs: on this machine's cores, on CUDA devices, on Ray, or as files for other machines."""

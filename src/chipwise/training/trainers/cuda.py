@@ -1,8 +1,8 @@
-"""Trains on this machine's CUDA devices: in bf16, compiled if that pays off, several small trainings per GPU.
+"""Trains on this machine's CUDA devices: in bf16, compiled if that saves time, with several small runs per GPU.
 
-A training is charged the GPU seconds of its steps; trainings that share a device are charged their share. A batch is
-computed in the largest microbatches that fit into memory (``training/loop/accelerated.py``), so a step is the same on
-any device.
+A training run is charged the GPU seconds of its steps; runs that share a device are charged their share of the seconds.
+A batch is computed in the largest microbatches that fit into memory (``training/loop/accelerated.py``), so a step has
+the same result on any device.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from chipwise.training.data.recipe import Recipe, tokens_per_step
 from chipwise.training.loop.worker import Job, TrainJob, training_pool
 from chipwise.training.trainers.protocol import BaseTrainer, Setup
 
-MOST_PACKED = 4  # trainings on one device at the same time; more would only wait for each other
+MOST_PACKED = 4  # training runs on one device at the same time; more would only wait for each other
 ROOM = 0.8  # share of the free memory to fill
 PROCESS_BYTES = 600e6  # memory of a CUDA context and its libraries
 STATE_BYTES = 16  # per parameter: weight, gradient and two averages in FP32
-COMPILED_FROM_S, COMPILED_FROM_STEPS = 300.0, 5_000  # a shorter training loses more time to compilation than it saves
+COMPILED_FROM_S, COMPILED_FROM_STEPS = 300.0, 5_000  # a shorter run loses more time to compilation than it saves
 LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A device: its torch name, its product name, and its free memory."""
+    """A CUDA device: its torch name, its product name, and its free memory."""
 
     device: str
     name: str
@@ -40,20 +40,20 @@ def gpus(on: str) -> tuple[Gpu, ...]:
     """The CUDA devices that ``cuda`` or ``cuda:0,1`` names.
 
     Raises:
-        Unsupported: This machine has no CUDA device, or none of that number.
+        Unsupported: This machine has no CUDA device, or none with a given number.
     """
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
         raise Unsupported(
-            f"train.on: {on}: no CUDA device is found here (torch {torch.__version__}); train on: local, ray or jobs, "
-            "or give --train-on local"
+            f"train.on: {on}: torch finds no CUDA device (torch {torch.__version__}); use local, ray or jobs, such "
+            "as --train-on local"
         )
     wanted = [int(part) for part in on.partition(":")[2].split(",") if part] or list(range(count))
     missing = [number for number in wanted if number >= count]
     if missing:
-        raise Unsupported(f"train.on: {on}: there is no CUDA device {missing[0]} here; there are 0 to {count - 1}")
+        raise Unsupported(f"train.on: {on}: this machine has no CUDA device {missing[0]}, only 0 to {count - 1}")
     return tuple(
         Gpu(
             device=f"cuda:{number}",
@@ -69,7 +69,7 @@ class CudaTrainer(BaseTrainer):
 
     Args:
         setup: ``on`` names the devices.
-        devices: The devices; those of this machine unless given.
+        devices: The devices to use. Default: those that ``on`` names.
 
     Raises:
         Unsupported: There is no such device.
@@ -89,7 +89,7 @@ class CudaTrainer(BaseTrainer):
             yield from self._wave(wave)
 
     def _wave(self, wave: Wave) -> Iterator[Event]:
-        """Runs the jobs of a wave at the same time; devices do not wait for each other."""
+        """Runs the jobs of a wave on all devices; devices do not wait for each other."""
         under_way: dict[tuple[str, int], int] = {}
         pools = {gpu.device: self._pool(gpu, wave.slots) for gpu in self._devices}
         for number, (place, job) in enumerate(wave.jobs):
@@ -106,7 +106,7 @@ class CudaTrainer(BaseTrainer):
                     yield Event(job=place, kind=event.kind, data=event.data, died=event.died)
 
     def _pool(self, gpu: Gpu, slots: int) -> WorkerPool:
-        """Workers of a device, as many as train at the same time; workers for another number are stopped first."""
+        """The pool of ``slots`` workers for a device; stops a pool with a different number of workers first."""
         key = gpu.device, slots
         if key not in self._pools:
             for other in [known for known in self._pools if known[0] == gpu.device]:
@@ -115,23 +115,25 @@ class CudaTrainer(BaseTrainer):
         return self._pools[key]
 
     def close(self) -> None:
-        """Stops the workers at once."""
+        """Stops the workers immediately."""
         for pool in self._pools.values():
             pool.close()
 
 
 @dataclass(frozen=True)
 class Wave:
-    """Jobs that run ``slots`` at a time on each device, with their indices."""
+    """A group of jobs, each with its index; every device runs ``slots`` of them at the same time."""
 
     slots: int
     jobs: tuple[tuple[int, TrainJob], ...]
 
 
 def packed(jobs: Sequence[TrainJob], devices: Sequence[Gpu]) -> list[Wave]:
-    """Groups jobs into waves: first those small enough to share the largest device, then the large ones.
+    """Groups jobs into two waves: first the jobs that are small enough to share a device, then all others.
 
-    The largest job of a wave determines how many of its jobs fit on a device, at most ``MOST_PACKED``.
+    A job is small enough if two jobs of its size fit on the device with the least free memory. The largest job of the
+    first wave determines how many of its jobs share a device, at most ``MOST_PACKED``. All other jobs have a
+    device to themselves.
     """
     room = ROOM * min(gpu.free_bytes for gpu in devices)
     needs = [training_bytes(job) for job in jobs]
@@ -148,21 +150,22 @@ def packed(jobs: Sequence[TrainJob], devices: Sequence[Gpu]) -> list[Wave]:
 
 
 def training_bytes(job: TrainJob) -> float:
-    """Upper bound on device memory of a training: state, stored activations of a batch, logits, and the process."""
+    """Upper bound on a training run's device memory: state, stored activations of a batch, logits, and the process."""
     tokens = tokens_per_step(job.arch, build(Recipe, job.recipe, field="recipe"))
     return PROCESS_BYTES + STATE_BYTES * job.arch.parameters() + tokens * activation_bytes(job.arch)
 
 
 def activation_bytes(arch: ArchSpec) -> float:
-    """Upper bound on bytes stored per token until the backward pass: activations of the layers in bf16, and logits.
+    """Upper bound on bytes stored per token for the backward pass: layer activations in bf16, and logits.
 
     A layer stores about 34 bytes per unit of width (Korthikanti et al. 2022, arXiv:2205.05198, equation 1,
-    without the term of unfused attention). Logits are stored in bf16, in FP32, and as their gradient.
+    without the term of unfused attention). Each logit takes 10 bytes: 2 in bf16, 4 in FP32,
+    and 4 for its gradient.
     """
     return 34.0 * arch.d_model * len(arch.layers) + 10.0 * arch.vocab_size
 
 
 def on_device(job: TrainJob, gpu: Gpu, slots: int) -> TrainJob:
-    """The job with its device settings: compiled if it is long enough, and charged its share of the device."""
+    """The job with settings for its device: compiled if long enough, and charged for its share of the device's time."""
     long = (job.gpu_budget_s or 0.0) >= COMPILED_FROM_S or (job.steps or 0) >= COMPILED_FROM_STEPS
     return replace(job, device=gpu.device, compiler="inductor" if long else None, device_share=1 / slots)

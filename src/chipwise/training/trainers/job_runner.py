@@ -1,5 +1,4 @@
-"""``python -m chipwise.training.trainers.job_runner JOB.json``: runs one job of a folder that ``train: {on: jobs}``
-wrote."""
+"""Runs one job of a folder of jobs: ``python -m chipwise.training.trainers.job_runner JOB.json``."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Trainings as a folder of jobs that you run elsewhere: by hand or by a scheduler, on any machine with chipwise.
+"""Writes training runs as a folder of jobs, which you run by hand or with a scheduler on any machine with chipwise.
 
-The search writes ``jobs/`` in its folder and stops when it needs results; copy the folder to where you train, run
-``run_job.sh`` for each line of ``todo.txt`` (``slurm_array.sh`` does it on a SLURM cluster), copy it back and continue
-with ``search --resume``. The folder contains only JSON, safetensors and token arrays; the search executes nothing in
-it.
+The search writes the folder ``jobs/`` and stops when it needs results. Copy the folder to the machine that trains, and
+run ``run_job.sh`` there for each line of ``todo.txt`` (``slurm_array.sh`` does this on a SLURM cluster). Then copy the
+folder back and continue with ``search --resume``. Results are JSON, safetensors and token arrays; the search executes
+nothing from the folder.
 
 ::
 
@@ -40,19 +40,19 @@ from chipwise.training.trainers.local import LocalTrainer, ended, judged_here
 from chipwise.training.trainers.protocol import BaseTrainer, Setup
 
 SCHEMA, RESULT_SCHEMA = "chipwise.job/1", "chipwise.job-result/1"
-STABLE = "stable.safetensors"  # state from which a longer training continues
+STABLE = "stable.safetensors"  # state from which a longer run continues
 FOLDER = "jobs"
 
 RUN_JOB = """#!/bin/sh
 # Runs one job of this folder: ./run_job.sh <architecture>/<job>.json
-# It needs Python with chipwise and torch (pip install 'chipwise[search]'). One that was killed goes on when run again.
+# It needs Python with chipwise and torch (pip install 'chipwise[search]'). A killed job continues when run again.
 set -eu
 cd "$(dirname "$0")"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" MKL_NUM_THREADS="${MKL_NUM_THREADS:-1}"
 exec "${PYTHON:-python3}" -m chipwise.training.trainers.job_runner "$1"
 """
 RUN_ALL = """#!/bin/sh
-# Runs every job that todo.txt lists, one after another; those that have ended are passed over.
+# Runs every job that todo.txt lists, one after another; finished ones are skipped.
 set -eu
 cd "$(dirname "$0")"
 while read -r job; do ./run_job.sh "$job" || echo "$job failed" >&2; done < todo.txt
@@ -72,7 +72,7 @@ cd "$SLURM_SUBMIT_DIR"
 
 @dataclass(frozen=True)
 class Written:
-    """A written job: the training, and the text it belongs to."""
+    """A written job: the training run, and the text on which it trains."""
 
     path: Path  # <architecture>/<name>.json
     job: TrainJob
@@ -85,10 +85,10 @@ class Written:
 
 
 class JobsTrainer(BaseTrainer):
-    """Writes jobs, reads returned results, and lists the jobs that must be run.
+    """Trainer that writes jobs, reads the results that were copied back, and lists the jobs that must be run.
 
     Args:
-        setup: ``folder`` is the run's folder; ``device`` the kind of device that trains.
+        setup: ``folder`` is the run's folder; ``device`` is the kind of device that trains.
     """
 
     accounts: ClassVar[frozenset[str]] = frozenset({"cpu", "gpu", "tokens"})
@@ -139,7 +139,7 @@ class JobsTrainer(BaseTrainer):
         return written.path.relative_to(self.folder).as_posix()
 
     def write(self, job: TrainJob) -> Written:
-        """Writes a job with its inputs unless it exists; existing results are kept."""
+        """Writes a job with its inputs, unless it exists already; results are not deleted."""
         source = Path(job.tokens).read_bytes()
         text = hashlib.sha256(source).hexdigest()
         tokens = self.folder / "tokens" / f"{text[:16]}.npz"
@@ -157,19 +157,21 @@ class JobsTrainer(BaseTrainer):
         return written
 
     def take(self, written: Written, result: Record) -> dict[str, object]:
-        """Copies a job's output to the training's folder; returns its result as a local training would.
+        """Copies a job's output to the run's folder; returns the same result as a job on this machine.
 
         Raises:
-            InputError: The weights differ from those in the result, or are of another architecture.
+            InputError: The weights differ from those in the result, or belong to a different architecture.
         """
         place, target, name = written.path.parent, Path(written.job.folder), self._name(written)
         weights = place / Path(result.get("weights", str, "")).name
         try:
             content = weights.read_bytes()
         except OSError:
-            raise InputError(f"{weights}: the weights of {name} are missing; bring them back too") from None
+            raise InputError(f"{weights}: the weights of {name} are missing; copy them back too") from None
         if hashlib.sha256(content).hexdigest() != result.get("weights_sha256", str, ""):
-            raise InputError(f"{weights}: not the weights that {name} ended with (half a copy?); bring them back again")
+            raise InputError(
+                f"{weights}: these are not the final weights of {name} (an incomplete copy?); copy them back again"
+            )
         _check_weights(weights, written.job)
         with storage(target):
             target.mkdir(parents=True, exist_ok=True)
@@ -186,7 +188,7 @@ class JobsTrainer(BaseTrainer):
         """Reads the result of a job, and checks that it belongs to the job.
 
         Raises:
-            InputError: The file is truncated, or belongs to another job.
+            InputError: The file is truncated, or belongs to a different job.
         """
         again = f"delete it and run the job again: ./run_job.sh {self._name(written)}"
         found = read_result(written.result)
@@ -195,7 +197,7 @@ class JobsTrainer(BaseTrainer):
         if found.data.get("schema") != RESULT_SCHEMA or not whole:
             raise InputError(f"{written.result}: is not a result of a job; {again}")
         if found.data.get("identity") != written.identity:
-            raise InputError(f"{written.result}: is the result of another run file, text or chipwise version; {again}")
+            raise InputError(f"{written.result}: belongs to a different run file, text or chipwise version; {again}")
         return found
 
     def _list(self, waiting: Sequence[Written]) -> None:
@@ -220,9 +222,11 @@ def read_result(path: Path) -> Record:
     try:
         found = read_json(path)
     except InputError:
-        raise InputError(f"{path}: cannot be read (half a copy?); bring it back again, or run its job again") from None
+        raise InputError(
+            f"{path}: cannot be read (an incomplete copy?); copy it back again, or run its job again"
+        ) from None
     if not isinstance(found, dict):
-        raise InputError(f"{path}: is not a result of a job; bring it back again, or run its job again")
+        raise InputError(f"{path}: is not a result of a job; copy it back again, or run its job again")
     return Record.of(found, file=str(path))
 
 
@@ -234,24 +238,24 @@ def _check_weights(path: Path, job: TrainJob) -> None:
 
 
 def run_job(path: Path) -> dict[str, object]:
-    """Runs the job in a file and writes its result next to it.
+    """Runs the job in a file, and writes its result next to the file.
 
     Raises:
-        InputError: The file does not hold a job, or the text next to it is not the job's.
+        InputError: The file does not contain a job, or the text in the folder is not the job's.
     """
     found = read_result(path)
     if found.data.get("schema") != SCHEMA or not isinstance(found.data.get("job"), dict):
-        raise InputError(f"{path}: holds no job that this version of chipwise can run")
+        raise InputError(f"{path}: contains no job that this version of chipwise can run")
     base = path.parent
     data = found.record("job")
     tokens = (base / data.get("tokens", str)).resolve()
     if not tokens.exists() or hashlib.sha256(tokens.read_bytes()).hexdigest() != found.data.get("text_sha256"):
-        raise InputError(f"{tokens}: not the text that {path.name} is for; copy the whole folder of jobs again")
+        raise InputError(f"{tokens}: is not the text of {path.name}; copy the whole folder of jobs again")
     job = TrainJob.from_data({**data.data, "tokens": str(tokens), "folder": str(base)})
     result: dict[str, object] = {"schema": RESULT_SCHEMA, "identity": found.data.get("identity")}
     try:
         values = job.run(lambda update: None)
-    except TrainingDiverged as error:  # the candidate's own fault, which the search records
+    except TrainingDiverged as error:  # caused by the candidate, so the search records it
         result["failed"] = {"kind": type(error).__name__, "message": str(error)}
     else:
         weights = Path(Record.of(values).get("weights", str))

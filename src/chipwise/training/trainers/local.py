@@ -13,7 +13,7 @@ from chipwise.training.trainers.protocol import BaseTrainer, Setup
 
 
 class LocalTrainer(BaseTrainer):
-    """Runs jobs on a pool of worker processes; job folders contain checkpoints, so a killed job continues.
+    """Runs jobs in a pool of worker processes. Job folders contain checkpoints, so a killed job can continue.
 
     Args:
         setup: ``workers`` is the number of processes.
@@ -35,19 +35,22 @@ class LocalTrainer(BaseTrainer):
         yield from pool_events(self._pool, jobs)
 
     def close(self) -> None:
-        """Stops the workers at once."""
+        """Stops the workers immediately."""
         if self._pool is not None:
             self._pool.close()
 
 
 def ended(job: TrainJob) -> bool:
-    """Whether this machine has the result of a job, wherever the job ran."""
+    """Whether this machine has the result of a job, regardless of where the job ran."""
     return (Path(job.folder) / job.result_name).exists()
 
 
 def judged_here(trainer: LocalTrainer, place: int, job: TrainJob) -> Iterator[Event]:
-    """Events of an :func:`ended` job: if another weight format is needed, this machine's cores evaluate it."""
-    if job.device is not None:  # trainings on a GPU use bf16 unless stated otherwise
+    """Finishes on this machine a job that was trained elsewhere and has :func:`ended`; yields its events.
+
+    Training is not repeated, because the result exists; only the job's weight formats are evaluated.
+    """
+    if job.device is not None:  # training on a GPU uses bf16 unless stated otherwise
         precision = job.precision or "bf16"
         job = replace(job, device=None, precision=precision, cpu_budget_s=job.gpu_budget_s, gpu_budget_s=None)
     for event in trainer.run([job]):
@@ -55,7 +58,7 @@ def judged_here(trainer: LocalTrainer, place: int, job: TrainJob) -> Iterator[Ev
 
 
 def pool_events(pool: WorkerPool, jobs: Sequence[Job]) -> Iterator[Event]:
-    """Submits ``jobs`` and yields their events by index; events of earlier jobs are skipped."""
+    """Submits ``jobs`` to a pool, and yields their events; skips events of earlier jobs."""
     places = {pool.submit(job.to_data()): place for place, job in enumerate(jobs)}
     for event in pool.events():
         if event.job in places:

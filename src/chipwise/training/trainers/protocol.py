@@ -1,7 +1,7 @@
-"""The protocol of trainers, and their table, one file each: ``local``, ``cuda``, ``ray_cluster``, ``jobs``.
+"""The protocol of trainers, and the table of trainers: ``local``, ``cuda``, ``ray_cluster`` and ``jobs``.
 
-A trainer only runs jobs; the search decides which candidates are trained and for how long. A job leaves the same files
-in its folder on this machine wherever it ran, so a run may continue with another trainer.
+A trainer only runs jobs; the search decides which candidates are trained and for how long. Wherever a job runs, it
+leaves the same files in its folder on this machine, so a run may continue with another trainer.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class Setup:
 
     on: str
     folder: Path
-    workers: int = 2  # trainings at the same time
+    workers: int = 2  # training runs at the same time
     device: str = "cpu"  # kind of device, cpu or cuda, for trainers that support both
     options: Mapping[str, object] = field(default_factory=dict)  # options that tests replace
 
 
 class Trainer(Protocol):
-    """Runs jobs in parallel. Created from a :class:`Setup`; nothing starts before the first job.
+    """Runs jobs in parallel. A trainer is created from a :class:`Setup`, and starts nothing before the first job.
 
     Attributes:
-        accounts: Budgets whose use it reports for each job: ``cpu`` (seconds), ``gpu`` (seconds), ``tokens``.
+        accounts: Budgets whose use the trainer reports for each job: ``cpu`` (seconds), ``gpu`` (seconds), ``tokens``.
         whole: Whether jobs use this machine's CPU, so that a budget in CPU seconds counts everything a search does.
     """
 
@@ -54,28 +54,28 @@ class Trainer(Protocol):
     whole: ClassVar[bool]
 
     def __init__(self, setup: Setup) -> None:
-        """Checks that its devices are available.
+        """Checks that the trainer's devices are available.
 
         Raises:
-            Unsupported: There is no such device here.
-            MissingExtra: A package that it needs is not installed.
+            Unsupported: A device is not available.
+            MissingExtra: A package that the trainer needs is not installed.
         """
         ...
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
         """Yields events until every job has ended; an event's ``job`` is its index in ``jobs``.
 
-        When a job's ``result`` is yielded, its folder contains weights, result and the state from which a longer
-        training continues, as if it had run here. Finished jobs are not repeated.
+        When a job's ``result`` is yielded, the job's folder contains weights, result and the state from which a longer
+        run can continue, as if the job had run on this machine. Finished jobs are not repeated.
 
         Raises:
-            JobsMissing: Jobs must be run elsewhere first. All available results have been yielded before.
-            InputError: A returned result cannot be used. All others have been yielded before.
+            JobsMissing: Some jobs must first be run elsewhere. All available results are yielded before this error.
+            InputError: A result that came back cannot be used. All other results are yielded before this error.
         """
         ...
 
     def close(self) -> None:
-        """Stops all work at once."""
+        """Stops all work immediately."""
         ...
 
     def __enter__(self) -> Self:
@@ -90,7 +90,7 @@ class Trainer(Protocol):
 
 
 class BaseTrainer:
-    """A context manager that calls :meth:`close`; trainers may extend it."""
+    """Optional base class for trainers: a context manager that calls :meth:`close`."""
 
     def __enter__(self) -> Self:
         """The trainer itself."""
@@ -107,7 +107,7 @@ class BaseTrainer:
 
 
 def kind_of(on: str) -> str:
-    """The key of ``on`` in the table: the part before a colon.
+    """The trainer's key in the table: the part of ``on`` before the first colon.
 
     >>> kind_of("cuda:0,1"), kind_of("ray://head:10001"), kind_of("local")
     ('cuda', 'ray', 'local')
@@ -119,7 +119,7 @@ def open_trainer(setup: Setup) -> Trainer:
     """Opens the trainer that ``setup.on`` names.
 
     Raises:
-        UnknownName: There is none of this name.
+        UnknownName: There is no trainer of this name.
     """
     made: Trainer = TRAINERS.load(kind_of(setup.on))(setup)
     return made

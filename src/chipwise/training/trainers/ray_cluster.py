@@ -1,8 +1,8 @@
-"""Trains in tasks of a Ray cluster: the user's own, or one that Ray starts on this machine.
+"""Trains in tasks of a Ray cluster: a cluster of the user, or one that is started on this machine.
 
-A task receives the text and the state it continues from, and returns weights and state, so nodes need no shared disk;
-they need chipwise and torch. If a worker or node dies, its training is submitted again; it continues from its last
-checkpoint if it runs on the same node.
+A task receives the text and the state from which it continues, and returns weights and state. Nodes therefore need no
+shared disk, but they need chipwise and torch. If a worker or node dies, its job is submitted again; it continues from
+its last checkpoint if it runs on the same node as before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from chipwise.training.trainers.jobs import STABLE
 from chipwise.training.trainers.local import LocalTrainer, ended, judged_here
 from chipwise.training.trainers.protocol import BaseTrainer, Setup
 
-TRIES = 4  # submissions of a training whose worker dies again and again
+TRIES = 4  # submissions of a job whose worker dies again and again
 LOOK_S = 1.0
 ANSWER_S = 10.0  # seconds to wait for the cluster's first answer
 
@@ -37,7 +37,7 @@ Failed = dict[str, str]  # class and message of an exception
 
 @dataclass(frozen=True)
 class Trained:
-    """Output of a task: the job's result, the result file, weights, and the state to continue from."""
+    """Output of a task: the job's result, result file, weights, and the state for a longer job."""
 
     values: dict[str, object]
     training: dict[str, object]
@@ -53,7 +53,7 @@ class _Running:
 
 
 class RayTrainer(BaseTrainer):
-    """Runs jobs as Ray tasks with one core each, or one GPU.
+    """Runs jobs as Ray tasks, each with one core or one GPU.
 
     Args:
         setup: ``on`` is ``ray`` or the cluster's address ``ray://host:port``.
@@ -100,7 +100,7 @@ class RayTrainer(BaseTrainer):
         self._task = ray.remote(num_cpus=1, max_retries=0, **needs)(train_task)
 
     def _start(self, options: Mapping[str, object]) -> None:
-        """Starts a separate Ray on this machine; tries twice, because another process may take its ports."""
+        """Starts a separate Ray cluster on this machine; tries twice, because another process may take its ports."""
         for last in (False, True):
             try:
                 self._ray.init(address="local", num_cpus=self._setup.workers, include_dashboard=False, **options)
@@ -132,7 +132,7 @@ class RayTrainer(BaseTrainer):
                         if running.tries < TRIES and not isinstance(error, self._ray.exceptions.RayTaskError):
                             left[self._submit(running.job)] = replace(running, tries=running.tries + 1)
                             continue
-                        said = f"its Ray worker failed {running.tries} times: {line_of(error, -1)}"
+                        said = f"the job's Ray worker failed {running.tries} times: {line_of(error, -1)}"
                         yield Event(job=running.place, kind="failed", data={"kind": "WorkerError", "message": said})
                         continue
                     if isinstance(found, Trained):
@@ -154,23 +154,23 @@ class RayTrainer(BaseTrainer):
         return self._task.remote(job.to_data(), name, self._texts[name], state)
 
     def close(self) -> None:
-        """Cancels its tasks; a cluster that existed before keeps running."""
+        """Cancels this trainer's tasks; a cluster that existed before keeps running."""
         self._here.close()
         if self._mine:
             self._ray.shutdown()
 
 
 def place_on_node(data: dict[str, object], text: str, stable: bytes | None) -> Path:
-    """The job's folder on a node, separate for each user and job, with text and state to continue from."""
+    """Path of the folder on a node for a job of this user, with this text and the state from which to continue."""
     base = Path(tempfile.gettempdir()) / f"chipwise-ray-{os.getuid() if hasattr(os, 'getuid') else 0}"
     return base / digest([data, text, None if stable is None else hashlib.sha256(stable).hexdigest()])
 
 
 def train_task(data: dict[str, object], text: str, tokens: bytes, stable: bytes | None) -> Trained | Failed:
-    """Trains on a node; returns result, weights and state to continue from, or the error.
+    """Trains on a node; returns the task's output, or the error.
 
-    It works in a folder on the node that is named after the job, so that a second try continues from the first one's
-    checkpoint. The folder is deleted when the task ends.
+    The task works in a folder on the node. The folder's name depends only on user, job, text and state, so a second try
+    on this node can continue from the checkpoint of the first try. The folder is deleted if the task succeeds.
     """
     import torch
 
@@ -198,7 +198,7 @@ def train_task(data: dict[str, object], text: str, tokens: bytes, stable: bytes 
 
 
 def _kept(job: TrainJob, found: Trained) -> dict[str, object]:
-    """Writes a task's output to the training's folder; returns its result as a local training would."""
+    """Writes a task's output to the run's folder; returns the same result as a job on this machine."""
     folder = Path(job.folder)
     path = folder / Record.of(found.values).get("weights", str)
     with storage(folder):
@@ -211,10 +211,10 @@ def _kept(job: TrainJob, found: Trained) -> dict[str, object]:
 
 
 def _require_answer(on: str) -> None:
-    """Checks that something listens at ``ray://HOST:PORT``; the library itself would wait silently for minutes.
+    """Checks that a server listens at ``ray://HOST:PORT``; without this check, Ray would wait silently for minutes.
 
     Raises:
-        Unsupported: Nothing listens there.
+        Unsupported: No server listens there.
     """
     host, _, port = on.removeprefix("ray://").rpartition(":")
     if not on.startswith("ray://") or not host or not port.isdecimal():

@@ -13,7 +13,7 @@ import pytest
 import chipwise
 from chipwise.api.testing.backend_suite import torch_logits
 from chipwise.core.environments import install_command, lacking, python_of
-from chipwise.deploy.export.coreml import PACKAGE, UNVERIFIED, export
+from chipwise.deploy.export.converted import PACKAGE, UNVERIFIED, convert
 from chipwise.deploy.export.hf import save_pretrained
 from chipwise.deploy.export.onnx import random_weights
 from chipwise.errors import InputError, Unreachable, Unsupported
@@ -79,10 +79,10 @@ def test_an_export_is_a_package_and_says_that_it_was_not_run(model, tmp_path) ->
 @pytest.mark.usefixtures("stand_in")
 def test_what_a_package_cannot_hold_is_refused(tmp_path) -> None:
     conv = replace(ARCH, layers=(replace(LAYER, attention_conv=3), LAYER))
-    with pytest.raises(Unsupported, match="layer 0 has a convolution, which files for Core ML lack"):
-        export(Design(arch=conv), random_weights(conv, seed=0), tmp_path / PACKAGE)
-    with pytest.raises(Unsupported, match="Core ML files are written in fp32, fp16, int8, int4, not bf16"):
-        export(Design(arch=ARCH, weights="bf16"), random_weights(ARCH, seed=0), tmp_path / PACKAGE)
+    with pytest.raises(Unsupported, match="layer 0 has a convolution; Core ML files cannot store it"):
+        convert(Design(arch=conv), random_weights(conv, seed=0), tmp_path / PACKAGE, kind="coreml")
+    with pytest.raises(Unsupported, match="Core ML files store weights in fp32, fp16, int8, int4, not in bf16"):
+        convert(Design(arch=ARCH, weights="bf16"), random_weights(ARCH, seed=0), tmp_path / PACKAGE, kind="coreml")
 
 
 def test_a_missing_environment_is_one_line_that_says_how_to_make_it(model, tmp_path, monkeypatch) -> None:
@@ -93,7 +93,7 @@ def test_a_missing_environment_is_one_line_that_says_how_to_make_it(model, tmp_p
     assert install_command("coreml") in str(refused.value)
     assert str(refused.value).count("\n") == 0
     assert not (tmp_path / "out").exists()
-    with pytest.raises(InputError, match=r"coreml is not written in .bf16"):
+    with pytest.raises(InputError, match=r"coreml cannot store .bf16"):
         chipwise.export(model, to="coreml", out=tmp_path / "out", weights="bf16")
 
 
@@ -109,7 +109,7 @@ def test_a_missing_environment_is_one_line_that_says_how_to_make_it(model, tmp_p
 )
 def test_the_file_computes_logits_of_the_stored_weights_in_any_cut_of_the_text(arch, weights, share, tmp_path) -> None:
     design, held = Design(arch=arch, weights=weights), random_weights(arch, seed=0)
-    path = export(design, held, tmp_path / PACKAGE)
+    path = convert(design, held, tmp_path / PACKAGE, kind="coreml")
     narrow = replace(NEAREST, grid=replace(NEAREST.grid, positive=True))
     stored = design if {"int8", "int4"} & set(design.formats.all) else replace(design, weights="fp32")
     wide, rounded = restored(stored, held, narrow)

@@ -205,8 +205,8 @@ def test_names_and_shapes_are_those_of_the_module() -> None:
     ("changes", "words"),
     [
         ({"causal": True}, r"layers\[0\]\.attention\.causal = True"),
-        ({"kv_heads": 1}, "kv_heads other than heads"),
-        ({"window": 4}, "window is not built in encoders"),
+        ({"kv_heads": 1}, "kv_heads must equal heads"),
+        ({"window": 4}, "window is not supported in encoders"),
     ],
 )
 def test_encoders_that_are_not_built_are_refused_by_name(changes: dict, words: str) -> None:
@@ -228,7 +228,7 @@ def test_a_decoder_is_no_encoder_nor_the_other_way_round(tmp_path) -> None:
         export(Design(arch=uneven()), shaken(uneven()), tmp_path / "model.onnx", output="pooler")
     with pytest.raises(MeasurementError, match="padded=True"):
         OnnxEncoder(path).encode(np.ones((1, 3), int), np.array([[1, 1, 0]]))
-    with pytest.raises(MeasurementError, match="25 tokens; it has 24 positions"):
+    with pytest.raises(MeasurementError, match="25 tokens, but the model has 24 positions"):
         OnnxEncoder(path).encode(np.ones((1, 25), int))
 
 
@@ -245,5 +245,5 @@ def test_the_harness_times_a_pass_over_a_text(tmp_path) -> None:
     assert found.encodes
     assert len(found.ttft_s) >= 40
     assert 0 < found.metric("ttft_p50") <= found.metric("ttft_p99")
-    with pytest.raises(MeasurementError, match="generates nothing"):
+    with pytest.raises(MeasurementError, match="generates no tokens"):
         found.metric("tpot_p50")

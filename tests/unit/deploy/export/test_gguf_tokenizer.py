@@ -176,7 +176,7 @@ def changed(tokenizer: Tokenizer, **parts: object) -> dict:
         (changed(Tokenizer(models.Unigram([("a", 0.0)]))), "this one is Unigram"),
         (
             changed(Tokenizer(models.BPE({"a": 0}, [])), pre_tokenizer={"type": "Whitespace"}),
-            "no name for how it splits words; it has gpt-2, smollm",
+            "no name for how this tokenizer splits words; it knows gpt-2, smollm",
         ),
         (
             changed(Tokenizer(models.BPE({"a": 0}, [])), pre_tokenizer={"type": "ByteLevel", "add_prefix_space": True}),
@@ -187,7 +187,7 @@ def changed(tokenizer: Tokenizer, **parts: object) -> dict:
                 Tokenizer(models.BPE({"a": 0}, [])),
                 pre_tokenizer={"type": "Split", "pattern": {"Regex": LLAMA_3}, "behavior": "Removed"},
             ),
-            "drops separators of words",
+            "drops word separators",
         ),
         (
             changed(Tokenizer(models.BPE({"a": 0}, [])), normalizer={"type": "Lowercase"}),

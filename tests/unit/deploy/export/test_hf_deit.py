@@ -69,6 +69,6 @@ def test_stages_on_finer_grids_are_refused(tmp_path: Path) -> None:
         tmp_path
     )
     with pytest.raises(
-        Unsupported, match=r"before the model's own \(Swin\) are not built; chipwise estimate prices it"
+        Unsupported, match=r"before the model's own \(Swin\) are not supported; chipwise estimate can still predict"
     ):
         load_pretrained(tmp_path)

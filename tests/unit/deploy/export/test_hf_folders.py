@@ -322,7 +322,7 @@ def test_models_that_are_priced_and_not_built_are_refused_with_their_weights(tmp
     fields = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     refused = {
         "mixtral": ({"intermediate_size": 24, "num_key_value_heads": 1}, "MixtureOfExperts block"),
-        "phi3": ({"intermediate_size": 24}, "weights of phi3 models are not read"),
+        "phi3": ({"intermediate_size": 24}, "weights of phi3 models cannot be read"),
     }
     for kind, (more, words) in refused.items():
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, **fields, **more}))

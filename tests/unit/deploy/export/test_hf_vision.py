@@ -102,7 +102,7 @@ def test_any_other_classifier_brings_its_modelling_file(arch: ArchSpec, tmp_path
         theirs, ours = model.eval()(images).logits, load(arch, weights)(images)
     torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=1e-5)
     assert not is_vit(arch)
-    with pytest.raises(Unsupported, match="is no ViT"):
+    with pytest.raises(Unsupported, match="is not a ViT"):
         vit_config(arch)
     for weight, least, most in (("fp32", 0, 1e-4), ("int8", 1e-6, 0.2)):
         onnx = OnnxClassifier(export(Design(arch=arch, weights=weight), weights, tmp_path / "model.onnx"), batch=2)
@@ -119,7 +119,7 @@ def test_a_model_of_questions_brings_its_modelling_file(
     stem = replace(PATCHES, prefix_tokens=0, bias=False)
     projector, question = Projector(widths=(16, 16), **merge), Question(words=11, tokens=5)
     asked = QuestionStem(image=stem, question=question, projector=projector)
-    arch = replace(VIT, stem=asked, head=replace(VIT.head, pooling="last"), max_tokens=asked.positions)
+    arch = replace(VIT, stem=asked, head=replace(VIT.head, pooling="last"), max_tokens=asked.tokens)
     arch = arch if which is None else crossed(arch, which)
     weights, (images, words) = weights_of(arch), inputs_of(arch, batch=2)
     save_pretrained(arch, weights, None, tmp_path)

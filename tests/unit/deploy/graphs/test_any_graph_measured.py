@@ -78,7 +78,7 @@ def test_a_fused_graph_and_an_unfused_one_are_timed_in_turns(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({}, r"shape \(n, 3, high, wide\); give its open axes with --shape x=1,3,…,…"),
+        ({}, r"shape \(n, 3, high, wide\); give sizes for its open \(dynamic\) axes with --shape x=1,3,…,…"),
         ({"shapes": {"y": (1, 3, 8, 8)}}, "unknown input of detector.onnx 'y'"),
         ({"shapes": {"x": (1, 4, 8, 8)}}, "cannot be"),
         ({"shapes": {"x": (1, 3, 8, 8)}, "prompt": 4}, "prompt: does not apply to"),

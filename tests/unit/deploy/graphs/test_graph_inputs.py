@@ -59,7 +59,8 @@ def test_made_indices_stay_in_the_table_and_masks_are_ones(text_model: Path) -> 
 
 
 def test_an_open_axis_other_than_the_batch_is_asked_for_by_name(text_model: Path) -> None:
-    with pytest.raises(SpecError, match=r"'ids' has shape \(batch, tokens\); give its open axes with --shape ids=1,…"):
+    said = r"'ids' has shape \(batch, tokens\); give sizes for its open \(dynamic\) axes with --shape ids=1,…"
+    with pytest.raises(SpecError, match=said):
         made_feed(text_model, inputs_of(text_model), {}, {}, seed=0)
 
 

@@ -211,7 +211,7 @@ def test_missing_and_wrong_inputs_name_the_arguments(nets: str) -> None:
         chipwise.estimate(nn.Linear(2, 2), inputs=(torch.ones(1, 2),), shapes={"input": (1, 2)}, device="l4")
     with pytest.raises(InputError, match="none of its inputs is a tensor"):
         chipwise.estimate(nn.Linear(2, 2), inputs=(1,), device="l4")
-    with pytest.raises(InputError, match=r"only apply to \.onnx files and PyTorch modules, not to gpt2"):
+    with pytest.raises(InputError, match=r"only apply to \.onnx files and PyTorch modules; leave them out for gpt2"):
         chipwise.explain("gpt2", inputs=(torch.ones(1, 2),))
     with pytest.raises(InputError, match="batch: does not apply to Linear"):
         chipwise.estimate(nn.Linear(2, 2), inputs=(torch.ones(1, 2),), device="l4", batch=4)

@@ -88,7 +88,7 @@ def test_a_program_that_cannot_start_is_an_error_with_its_last_words(stand_in, t
     [
         (Design(arch=replace(ARCH, layers=(replace(LAYER, attention_conv=4),))), "convolution"),
         (Design(arch=replace(ARCH, layers=(replace(LAYER, attention=replace(LAYER.attention, window=4)),))), "window"),
-        (Design(arch=ARCH, weights="bf16"), "fp32, int8, int4, not bf16"),
+        (Design(arch=ARCH, weights="bf16"), "ExecuTorch files store weights in fp32, int8, int4, not in bf16"),
         (Design(arch=replace(ARCH, d_model=48), weights="int4"), "multiple of 32, not 48"),
     ],
 )

@@ -11,7 +11,6 @@ import pytest
 
 from chipwise.deploy.kits import kit_script
 from chipwise.deploy.measure.harness import join, measurement_of
-from chipwise.deploy.measure.verdict import judge
 from chipwise.design.phases.measuring import measurement_notes
 from chipwise.model.ops.workload import Workload
 from chipwise.predict.cost.spending import Rates
@@ -74,7 +73,7 @@ def test_a_phone_tells_its_power_by_its_battery_when_unplugged(tmp_path: Path) -
     [
         ({}, "no counter, sensor or battery"),
         (battery(status="Charging"), "plugged in.*unplug it"),
-        (battery(current_now=1500), "too little for a device that works"),  # milliamperes
+        (battery(current_now=1500), "too little for a working device"),  # milliamperes
         (
             {"sys/class/power_supply/battery/type": "Battery", "sys/class/power_supply/battery/status": "Discharging"},
             "may not read current and voltage",
@@ -110,9 +109,7 @@ def measured(*parts: dict[str, Any]):
     return join(
         [
             measurement_of(
-                judge({}),
                 one,
-                (),
                 model=Path("m.gguf"),
                 workload=Workload(prompt_tokens=8, new_tokens=11),
                 runtime="llama.cpp",

@@ -87,9 +87,9 @@ def test_a_missing_environment_is_one_line_that_says_how_to_make_it(tmp_path, mo
 @pytest.mark.parametrize(
     ("design", "why"),
     [
-        (Design(arch=replace(ARCH, layers=(replace(LAYER, attention_conv=4),))), "convolution, which files for LiteRT"),
+        (Design(arch=replace(ARCH, layers=(replace(LAYER, attention_conv=4),))), "convolution; LiteRT files"),
         (Design(arch=replace(ARCH, layers=(replace(LAYER, attention=replace(LAYER.attention, window=4)),))), "window"),
-        (Design(arch=ARCH, weights="bf16"), "LiteRT files are written in fp32, int8, int4, not bf16"),
+        (Design(arch=ARCH, weights="bf16"), "LiteRT files store weights in fp32, int8, int4, not in bf16"),
         (Design(arch=uniform(vocab_size=2**20, d_model=1024, depth=1, heads=2, ffn_width=8)), "2 GiB"),
     ],
 )

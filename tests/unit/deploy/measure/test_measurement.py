@@ -83,7 +83,7 @@ def test_what_generates_nothing_has_no_steps_at_any_speed() -> None:
     found = measurement(tpot_s=(), clean=False, reasons=("two speeds",), drift=none, own_drift=none)
     assert found.settled("ttft_p50") == 0.010
     for reading in (found.settled, found.corrected):
-        with pytest.raises(MeasurementError, match="generates nothing"):
+        with pytest.raises(MeasurementError, match="generates no tokens"):
             reading("tpot_p50")
 
 
@@ -154,5 +154,5 @@ def test_an_encoder_has_passes_and_no_steps() -> None:
     found = measurement(tpot_s=())
     assert found.encodes
     assert found.metric("ttft_p50") == measurement().metric("ttft_p50")
-    with pytest.raises(MeasurementError, match="generates nothing"):
+    with pytest.raises(MeasurementError, match="generates no tokens"):
         found.metric("tpot_p50")

@@ -7,8 +7,7 @@ import pytest
 
 from chipwise.deploy.calibrate.calibrate import calibrate
 from chipwise.deploy.calibrate.kinds import CALIBRATED
-from chipwise.deploy.calibrate.microbench import Bench, Case, cases
-from chipwise.deploy.calibrate.microbench_ranking import RANKING_KINDS
+from chipwise.deploy.calibrate.microbench import RANKING_KINDS, Bench, Case, cases
 from chipwise.deploy.calibrate.node_rates import fit_terms
 from chipwise.deploy.calibrate.random_models import random_rankers
 from chipwise.errors import InputError, Unsupported

@@ -8,8 +8,7 @@ import pytest
 import chipwise
 from chipwise.deploy.calibrate.calibrate import calibrate
 from chipwise.deploy.calibrate.kinds import CALIBRATED
-from chipwise.deploy.calibrate.microbench import Bench, cases
-from chipwise.deploy.calibrate.microbench_sound import SOUND_KINDS
+from chipwise.deploy.calibrate.microbench import SOUND_KINDS, Bench, cases
 from chipwise.deploy.calibrate.random_models import random_transcribers
 from chipwise.errors import InputError, Unsupported
 from chipwise.model.kinds.sound.form import TRANSCRIBER
@@ -47,7 +46,7 @@ def test_centred_filters_are_not_priced_as_causal_ones() -> None:
 
 
 def test_one_calibration_is_for_one_kind() -> None:
-    with pytest.raises(Unsupported, match="models of sound are measured in onnxruntime"):
+    with pytest.raises(Unsupported, match="sound models are measured in onnxruntime"):
         calibrate(runtime="llama.cpp", kind="sounds")
     with pytest.raises(InputError, match="each has a separate profile"):
         chipwise.calibrate(sounds=True, ranking=True)

@@ -74,7 +74,7 @@ def test_the_check_is_printed_as_a_table(capsys: pytest.CaptureFixture[str], mon
     found = replace(found, checks={**found.checks, "decode_p99.large": large})
     show.profile(found, Path("p.json"))
     lines = capsys.readouterr().out.splitlines()
-    first = lines.index("check: whole models, each predicted by a fit without it")
+    first = lines.index("check: whole models, each predicted by a fit to the other models")
     assert lines[first + 1].split() == ["predicted", "mean", "error", "rank", "corr.", "models", "MB", "of", "weights"]
     assert len(lines[first + 2 :]) == len(found.checks) + 1  # and the line that names the file
     assert lines[-2].split() == ["decode", "P99", "20", "%", "0.96", "4", "200", "to", "500"]
@@ -139,5 +139,5 @@ def test_a_calibration_learns_tails_from_quiet_models_where_they_are_enough(quie
     designs = random_designs(18, seed=0)
     found = fit_profile(blank_profile("fake", 1), [sample(each, busy=i >= quiet) for i, each in enumerate(designs)])
     assert found.tails["decode"].p99_s(1.0) == pytest.approx(ratio, rel=0.1)
-    assert ("P99 is learnt from them too" in found.notes[0]) == (ratio > 2)
+    assert ("P99 is fitted to them too" in found.notes[0]) == (ratio > 2)
     assert not found.clean

@@ -120,9 +120,9 @@ def test_a_folder_stands_for_the_graph_in_it(stand_in, graph) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"trials": -1}, "trials: is -1; it must be 0 or more"),
+        ({"trials": -1}, "trials: must be 0 or more, not -1"),
         ({"threads": 4096}, "threads: this machine has"),
-        ({"model": "gpt2"}, "gpt2: tvm measures ONNX files and PyTorch modules; write one with"),
+        ({"model": "gpt2"}, "gpt2: tvm measures only ONNX files and PyTorch modules; write ONNX with"),
         ({"shapes": {"x": (4, 9)}}, "cannot be (4, 9)"),
     ],
 )
@@ -141,7 +141,7 @@ def test_measure_names_the_function_that_compiles(graph) -> None:
     [
         (["--runtime", "tvm", "--prompt", "4"], "--prompt does not apply to --runtime tvm"),
         (["--runtime", "tvm", "--trials", "-1"], "greater than or equal to 0"),
-        (["--trials", "4"], "--trials is for --runtime tvm"),
+        (["--trials", "4"], "--trials only applies with --runtime tvm"),
     ],
 )
 def test_options_that_would_have_no_effect_are_refused(graph, arguments, words) -> None:
@@ -168,7 +168,7 @@ def test_a_missing_environment_is_one_line_that_says_how_to_make_it(graph, tmp_p
 
 
 def test_the_runtime_needs_arrays(stand_in, graph) -> None:
-    with pytest.raises(MeasurementError, match="runs graphs on arrays"):
+    with pytest.raises(MeasurementError, match="tvm needs arrays for the graph's inputs"):
         RUNTIMES.load("tvm")().open(graph, capacity=1, batch=1, threads=1, options={})
 
 

@@ -377,7 +377,7 @@ def test_tokens_are_chosen_by_their_probability() -> None:
 
 def test_a_chat_template_runs_no_code() -> None:
     for text in ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "{{ cycler.__init__.__globals__.os }}"):
-        with pytest.raises(SpecError, match="chat template refuses"):
+        with pytest.raises(SpecError, match="chat template refuses these messages"):
             ChatTemplate(text, {}).render([{"role": "user", "content": "a"}])
     with pytest.raises(SpecError, match="no system messages"):
         ChatTemplate("{{ raise_exception('no system messages') }}", {}).render([])

@@ -24,12 +24,12 @@ def table(folder: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("model,tpot_ms\ngpt2,1e300\n", r"line 2: tpot: a time of 1e\+297 s is none that was measured"),
+        ("model,tpot_ms\ngpt2,1e300\n", r"line 2: tpot: a time of 1e\+297 s cannot have been measured"),
         ("model,decode_tokens_per_s\ngpt2,1e-300\n", "line 2: tpot: a time of"),
         ("model,tpot_ms\ngpt2,1e-20\n", "line 2: tpot: a time of 1e-23 s"),
         ("model,tpot_ms,bathc\ngpt2,30,4\n", "a column 'bathc', which is not read; did you mean 'batch'"),
         ("model,tpot_ms\ngpt2,30,4\n", "line 2: has more cells than the 2 columns"),
-        (SIZES + "64,2,3,1\n", "heads: a width of 64 does not divide among 3 heads"),
+        (SIZES + "64,2,3,1\n", "heads: a width of 64 is not divisible by 3 heads"),
         (SIZES + "64.5,2,4,1\n", "d_model: must be a whole number, not '64.5'"),
         (SIZES + "64,2.2,4,1\n", "layers: must be a whole number, not '2.2'"),
         ("model,tpot_ms\n" + "gpt2,30\n" * (MOST_LINES + 1), "200,002 lines; at most 200,000 are read"),
@@ -42,7 +42,7 @@ def test_a_table_without_sense(text: str, says: str, tmp_path: Path) -> None:
 
 def test_too_many_rows_of_one_machine_are_refused_before_they_are_read(tmp_path: Path) -> None:
     path = table(tmp_path, "model,tpot_ms\n" + "no-such-model,30\n" * 101)
-    with pytest.raises(SpecError, match="101 rows are to be learnt from, and at most 100 are"):
+    with pytest.raises(SpecError, match="101 rows are selected, but at most 100 can be used"):
         read_table(path, most=100)
 
 

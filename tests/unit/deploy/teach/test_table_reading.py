@@ -37,7 +37,7 @@ def test_a_rate_of_prompts_needs_their_length(tmp_path: Path) -> None:
     found = read_table(table(tmp_path, text))
     stated, unstated = found.rows
     assert (stated.ttft_s, unstated.ttft_s, unstated.tpot_s) == (pytest.approx(2.0), None, pytest.approx(0.1))
-    assert found.notes == ("1 rate of prompts left out: no column says how long the prompts were",)
+    assert found.notes == ("1 rate of prompts left out, because no column says how long the prompts were",)
     assert "not their length; add a column prompt_tokens" in found.problems[4]
 
 

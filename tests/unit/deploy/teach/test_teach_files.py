@@ -143,7 +143,7 @@ def test_bad_tables_are_one_line_each(files: list[Path]) -> None:
     good: list[object] = [2e-3] * 5
     with pytest.raises(SpecError, match="no such file"):
         chipwise.teach("my-phone", files[0].parent / "none.csv", base=SHEET)
-    with pytest.raises(SpecError, match=r"taught by 5 files or more in one format; there are 4 in w8a8"):
+    with pytest.raises(SpecError, match=r"needs results of at least 5 files in one format; there are 4 in w8a8"):
         chipwise.teach("my-phone", table(files[:4], good[:4]), base=SHEET)
     for wrong in ("-0.002", "nan", "0", "inf"):
         with pytest.raises(SpecError, match=r"there are 4 in w8a8; line 6: .*must be above 0"):
@@ -153,9 +153,9 @@ def test_bad_tables_are_one_line_each(files: list[Path]) -> None:
     gone = [*files[:4], files[0].parent / "gone.onnx"]
     with pytest.raises(SpecError, match=r"line 6: .*gone\.onnx: no such file"):
         chipwise.teach("my-phone", table(gone, good), base=SHEET)
-    with pytest.raises(InputError, match=r"results are of Samsung Galaxy S24 .*, and the base is snapdragon-7s"):
+    with pytest.raises(InputError, match=r"results are from Samsung Galaxy S24 .*, but the base is snapdragon-7s"):
         chipwise.teach("my-phone", table(files, good, more="device", cell="Samsung Galaxy S24"), base=SHEET)
-    with pytest.raises(SpecError, match="ran on a CPU, and l4 has none"):
+    with pytest.raises(SpecError, match="ran on the CPU, but l4 has none"):
         chipwise.teach("my-card", table(files, good, precision="fp32", more="backend", cell="cpu"), base="l4")
     with pytest.raises(SpecError, match="number format 'w8a8'"):
         chipwise.teach("my-card", table(files, good), base="l4")
@@ -167,7 +167,7 @@ def test_bad_tables_are_one_line_each(files: list[Path]) -> None:
         chipwise.teach("my-phone", untimed, base=SHEET)
     mixed = files[0].parent / "mixed.csv"
     mixed.write_text("model,seconds\nnet0.onnx,0.1\ngpt2,0.1\n")
-    with pytest.raises(SpecError, match="a table each"):
+    with pytest.raises(SpecError, match="teach each kind from a separate table"):
         chipwise.teach("my-phone", mixed, base=SHEET)
 
 
@@ -175,7 +175,7 @@ def test_on_the_command_line(files: list[Path]) -> None:
     rows = table(files, [2e-3] * 5)
     told = CliRunner().invoke(app, ["teach", "my-phone", "--from", str(rows), "--base", SHEET])
     assert told.exit_code == 0, told.output
-    assert "only ONNX files taught, from 5 results" in " ".join(told.output.split())
+    assert "corrected for ONNX files only, by 5 results" in " ".join(told.output.split())
     assert datasheet.load("my-phone").taught is not None
     asked = ["estimate", str(files[0]), "--device", "my-phone", "--weights", "w8a8", "--shape", "x=1,32,32,32"]
     answer = CliRunner().invoke(app, asked)

@@ -134,7 +134,7 @@ def test_what_a_kits_script_wrote_teaches_the_cpu_where_it_ran(files: list[Path]
     results = tmp_path / "kit" / "kit-results.json"
     told = CliRunner().invoke(app, ["teach", "my-board", "--from", str(results), "--base", SHEET])
     assert told.exit_code == 0, told.output
-    assert "only ONNX files taught, from 5 results" in " ".join(told.output.split())
+    assert "corrected for ONNX files only, by 5 results" in " ".join(told.output.split())
     profile = taught.load("my-board")
     assert profile is not None
     assert {(each.runtime, each.precision, each.part) for each in profile.files} == {("onnxruntime", "fp32", "1-core")}
@@ -143,9 +143,9 @@ def test_what_a_kits_script_wrote_teaches_the_cpu_where_it_ran(files: list[Path]
     found = chipwise.estimate(files[2], shapes=shape_of(files[2]), device="my-board")
     assert (found.device, found.runtime) == ("my-board:1-core", "onnxruntime")
     assert "5 results of my-board@1" in found.notes[0]
-    with pytest.raises(SpecError, match="ran on a CPU, and l4 has none"):
+    with pytest.raises(SpecError, match="ran on the CPU, but l4 has none"):
         chipwise.teach("my-card", results, base="l4")
-    with pytest.raises(InputError, match="columns and where are for tables"):
+    with pytest.raises(InputError, match=r"columns \(--map\) and where \(--where\) apply only to tables"):
         chipwise.teach("my-board", results, base=SHEET, where={"model": "x"})
     network(tmp_path / "kit" / "models" / "2" / "net2.onnx", 1, 8)
     with pytest.raises(
@@ -159,9 +159,9 @@ def test_what_a_kits_script_wrote_teaches_the_cpu_where_it_ran(files: list[Path]
 
 
 def test_a_kit_of_several_files_refuses_what_fits_none_of_them(files: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="y: no file of this kit has such an input"):
+    with pytest.raises(InputError, match="y: no model of this kit has an input of this name"):
         chipwise.kit(files[:2], out=tmp_path / "kit", shapes={"x0": SHAPES["x0"], "x1": SHAPES["x1"], "y": (2,)})
-    with pytest.raises(InputError, match="holds ONNX files and modules with made inputs"):
+    with pytest.raises(InputError, match="can contain only ONNX files and modules"):
         chipwise.kit([files[0], "gpt2"], out=tmp_path / "kit")
     same = [network(tmp_path / folder / "net0.onnx", 1, 16, name="x0") for folder in ("a", "b")]
     packed = chipwise.kit(same, out=tmp_path / "kit", shapes={"x0": (1, 16, 8, 8)})

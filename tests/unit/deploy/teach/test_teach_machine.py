@@ -102,7 +102,7 @@ def test_a_name_that_ships_is_not_shadowed(tmp_path: Path) -> None:
 
 def test_rows_of_another_machine_are_refused(tmp_path: Path) -> None:
     chipwise.teach("shop-box", table(tmp_path / "a.csv", device="box A"), base="raspberry-pi-5")
-    with pytest.raises(InputError, match="was taught from rows of box A, and these are of box B"):
+    with pytest.raises(InputError, match="was taught from rows of box A, but these are of box B"):
         chipwise.teach("shop-box", table(tmp_path / "b.csv", device="box B"))
     assert datasheet.load("shop-box").taught.version == 1
 
@@ -180,7 +180,7 @@ def test_devices_show_what_was_taught(tmp_path: Path) -> None:
     data = json.loads(CliRunner().invoke(app, ["devices", "show", "shop-box", "--json"]).output)
     assert data["taught"]["rows"] == 16
     assert data["name"] == "raspberry-pi-5"
-    assert "taught here: shop-box" in CliRunner().invoke(app, ["devices"]).output
+    assert "machines taught by you (chipwise teach): shop-box" in CliRunner().invoke(app, ["devices"]).output
 
 
 def test_importing_a_table_says_who_takes_it(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_more_threads_than_a_page_has_are_refused_with_the_reason(listening):
     Phone(address, name="one thread")
     measured, each = results()
     assert measured == []
-    assert "threads: this page has 1, not 4; a browser gives threads only over https" in str(*each.values())
+    assert "threads: this page has at most 1, not 4; a browser gives threads only over https" in str(*each.values())
 
 
 def test_a_clock_too_coarse_for_the_model_is_an_error_not_a_zero(listening):
@@ -161,7 +161,7 @@ def test_what_is_no_address_is_one_line(spec, monkeypatch, listen):
 
 def test_a_wrong_model_is_refused_before_listening(tmp_path):
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
-    with pytest.raises(InputError, match=r"browser runs \.onnx files"):
+    with pytest.raises(InputError, match=r"browser runs only \.onnx files"):
         api.measure_pages(tmp_path / "m.gguf", listen="127.0.0.1:0", runtime="browser")
 
 

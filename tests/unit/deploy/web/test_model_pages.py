@@ -20,7 +20,8 @@ from chipwise.deploy.export.exporters import export_for
 from chipwise.deploy.runtimes import missing
 from chipwise.deploy.runtimes.onnxruntime import OnnxRuntime, OnnxRuntimeSession
 from chipwise.deploy.runtimes.web.chromium import Chromium
-from chipwise.deploy.runtimes.web.packages import FETCH, ORT
+from chipwise.deploy.runtimes.web.engines import LLAMA_WEB, ORT_WEB
+from chipwise.deploy.runtimes.web.packages import FETCH, PACKAGES
 from chipwise.deploy.serving.engine import CHAT_PAGE, Promise
 from chipwise.deploy.serving.web_page import write_page
 from chipwise.errors import Unsupported
@@ -28,7 +29,9 @@ from chipwise.model.arch.arch import uniform
 from chipwise.model.arch.design import Design
 from chipwise.training.data.tokenizer import train_tokenizer
 
-LACKS = missing("browser") or (None if ORT.kept else f"not fetched from npm's package index; do so with: {FETCH}")
+LACKS = missing("browser") or (
+    None if all(each.kept for each in PACKAGES) else f"not fetched from npm's package index; do so with: {FETCH}"
+)
 VOCAB, CONTEXT, WAIT_S = 320, 48, 120
 DESIGN = Design(
     arch=uniform(vocab_size=VOCAB, d_model=32, depth=2, heads=2, kv_heads=1, ffn_width=64, max_tokens=CONTEXT)
@@ -226,10 +229,14 @@ def test_the_chat_page_streams_from_the_api_of_its_server(tmp_path, chats):
 @pytest.mark.browser
 @pytest.mark.slow
 @in_a_browser
-def test_the_page_of_a_folder_answers_as_the_native_runtime(folder):
+@pytest.mark.parametrize("engine", [ORT_WEB, LLAMA_WEB], ids=lambda engine: engine.name)
+def test_the_page_of_a_folder_answers_as_the_native_runtime(folder, engine):
     from tokenizers import Tokenizer
 
-    write_page(folder, threads=1, promise=PROMISE)
+    if engine is LLAMA_WEB:
+        pytest.importorskip("gguf", reason="writes the model: pip install 'chipwise[gguf]'")
+        export_for("wllama", DESIGN, folder)
+    write_page(folder, engine=engine, threads=1, promise=PROMISE)
     (folder / "check.html").write_text(CHECK)
     (folder / "asked.json").write_text(json.dumps({"texts": TEXTS, "prompt": TEXTS[0][:20]}))
     found = visited(folder)

@@ -55,6 +55,8 @@ def test_another_archive_is_refused_and_nothing_is_kept(archive):
 def test_without_a_connection_one_line_says_what_is_missing_and_how_to_get_it(archive):
     wanted = package(archive)
     archive.unlink()
-    with pytest.raises(Unreachable, match=r"@x/tool 1\.0\.0 is not in .*fetch it once by: python -m chipwise") as told:
+    with pytest.raises(
+        Unreachable, match=r"@x/tool 1\.0\.0 is not in .*fetch it once with: python -m chipwise"
+    ) as told:
         files_of(wanted)
     assert "\n" not in str(told.value)

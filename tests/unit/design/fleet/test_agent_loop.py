@@ -95,7 +95,9 @@ def test_a_model_that_sees_answers_token_by_token() -> None:
     assert many.turn_s.value == pytest.approx(one.turn_s.value + 39 * many.tpot_s, rel=0.02)
     assert price_loop(loop({**sees, "new": 40, "images": 4})).total.value > many.turn_s.value
     vit = {"name": "see", "model": "google/vit-base-patch16-224"}
-    with pytest.raises(SpecError, match=r"parts\.see: new: .*one pass and generates no tokens; leave new out, or name"):
+    with pytest.raises(
+        SpecError, match=r"parts\.see: new: .*one pass and generates no tokens; leave out the field new, or name"
+    ):
         price_loop(loop({**vit, "new": 8}))
     with pytest.raises(SpecError, match=r"parts\.see: images: .*reads one image in each request by itself"):
         price_loop(loop({**vit, "images": 1}))
@@ -106,8 +108,8 @@ def test_a_model_that_sees_answers_token_by_token() -> None:
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        ({**THINK, "time_p99": "1 s"}, "time_p99.*is the P99 of a measured time"),
-        ({"name": "act", "time": "2 s", "time_p99": "1 s"}, "time_p99.*must be at least the median of 2 s"),
+        ({**THINK, "time_p99": "1 s"}, "time_p99.*is a P99 and needs the median too"),
+        ({"name": "act", "time": "2 s", "time_p99": "1 s"}, "time_p99.*must be at least the median, 2 s"),
         ({"name": "act", "time": "2 s", "time_p99": "soon"}, "time_p99"),
     ],
 )
@@ -183,14 +185,14 @@ def test_a_chip_that_cannot_hold_a_part_is_noted() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"parts": []}, "parts: a loop has at least one part"),
+        ({"parts": []}, "parts: must have at least one part"),
         ({"parts": [{"name": "a"}]}, r"parts\[0\].model: a part needs either a model or a measured time"),
-        ({"parts": [{"name": "a", "time": "1 s"}, {"name": "a", "time": "1 s"}]}, "parts need different names"),
+        ({"parts": [{"name": "a", "time": "1 s"}, {"name": "a", "time": "1 s"}]}, "two parts have the same name"),
         ({"parts": [{"name": "a", "time": "1 s", "instead": {"model": ["gpt2"]}}]}, "instead.model: cannot have"),
         ({"parts": [{**THINK, "instead": {"wieghts": ["int4"]}}]}, "instead.wieghts: cannot have alternatives"),
         ({"parts": [{**THINK, "tokens": 3}]}, "tokens: unknown field"),
         ({"budget": "0 s"}, "budget: must be above zero"),
-        ({"device": None}, r"parts\[0\].device: name a device"),
+        ({"device": None}, r"parts\[0\].device: this part has no device"),
     ],
 )
 def test_mistakes_are_named(change: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_every_device_that_was_named_is_in_the_answer_or_has_its_reason() -> Non
     reasons = {each.device: each.reason for each in found.left_out}
     assert {option.device for option in found.options} | set(reasons) == {"h100-sxm", "l4", "a100-sxm-80gb"}
     assert not {option.device for option in found.options} & set(reasons)
-    assert "no arrangement keeps tpot_p99 <= 12 ms (closest: predicted" in reasons["l4"]
+    assert "no arrangement meets tpot_p99 <= 12 ms (closest: predicted" in reasons["l4"]
     assert "the closest is TP 1, FP8" in reasons["l4"]
     assert "BF16 TP 1 cannot run the model" in reasons["l4"]
 
@@ -52,8 +52,10 @@ def test_a_budget_that_the_load_alone_exceeds_is_named() -> None:
     found = planned(asked(devices=("l4", "h100-sxm"), usd_per_s=3.0 / 3600, limits={"ttft_p99": 1.0}))
     reasons = {each.device: each.reason for each in found.left_out}
     assert [option.device for option in found.options] == ["l4"]
-    assert reasons["h100-sxm"].startswith("the load alone takes 1 device with 90 % certainty (1 by the prediction)")
-    assert reasons["h100-sxm"].endswith("devices, power and budget allow 0")
+    assert reasons["h100-sxm"].startswith(
+        "with 90 % certainty, the load alone, without limits on times, needs 1 device "
+    )
+    assert reasons["h100-sxm"].endswith("devices, power and budget allow only 0")
 
 
 def test_upper_ends_are_said_to_be_upper_ends() -> None:
@@ -84,7 +86,7 @@ def test_the_margin_is_what_the_fleet_has_beyond_what_the_prediction_needs() -> 
     (candidate,) = finder.candidates
     assert finder.holding.fewest(candidate, 0.0, limits) == option.needed_devices
     assert finder.holding.fewest(candidate, finder.z, limits) == option.devices
-    assert f"the prediction needs {option.needed_devices}" in option.headline()
+    assert f"without prediction error, {option.needed_devices}" in option.headline()
     assert ("times as many are needed for certainty" in option.headline()) is (option.margin >= MUCH)
 
 

@@ -45,13 +45,13 @@ def test_a_plans_page_states_the_question_and_how_to_serve_the_answer(tmp_path: 
         "4 requests/s, Poisson arrivals; 300 prompt and 30 new tokens",
         "P99 time to first token ≤ 500 ms",
         "P99 time per output token ≤ 12 ms",
-        "90 % that all limits hold",
+        "90 % probability that all limits are met",
         "at most $40.00/h",
         "P99 TPOT",
         "vllm serve Qwen/Qwen3-8B --max-model-len",
     ):
         assert part in shown
-    assert "l4 no arrangement keeps tpot_p99" in shown
+    assert "l4 no arrangement meets tpot_p99" in shown
     front = figures_of(page)["front"][0]["data"][0]
     assert front["text"] == [f"{option.devices} x {option.device}" for option in plan.options]
     state = figures_of(page)["state"][0]["layout"]
@@ -67,7 +67,7 @@ def test_a_simulations_page_states_model_and_load(tmp_path: Path) -> None:
     shown = text_of((tmp_path / "simulation.html").read_text())
     assert "qwen3-0.6b on 1 x l4" in shown
     assert "4 clients in a closed loop, each waiting 2 s between its requests; 300 prompt and 30 new tokens" in shown
-    assert "the first 100 a text that all share" in shown
+    assert "starting with a shared text of 100 tokens" in shown
     assert "vllm serve Qwen/Qwen3-0.6B" in shown
 
 
@@ -78,6 +78,6 @@ def test_classes_are_named_with_their_shares() -> None:
     ]
     asked = {"model": "qwen3-8b", "rate": 20, "classes": kinds, "arrivals": "gamma", "burstiness": 4}
     assert load_in_words(question_from(asked)) == (
-        "20 requests/s, gamma arrivals of 4; chat (75 %): 500 prompt and 250 new tokens, the first 300 one of 4 shared "
-        "texts; sum (25 %): 6,000 prompt and 400 new tokens, varying by 50 %"
+        "20 requests/s, gamma arrivals of burstiness 4; chat (75 %): 500 prompt and 250 new tokens, starting with "
+        "one of 4 shared texts of 300 tokens; sum (25 %): 6,000 prompt and 400 new tokens, varying by 50 %"
     )

@@ -36,7 +36,7 @@ DIGITS = int("9" * 300)
         ({"prices": {"l4": "1 USD/h", "L4": "2 USD/h"}}, r"prices\.L4: l4 has two prices"),
         ({"devices": "l4, l4"}, "devices: l4 is named twice"),
         ({"devices": "l4, nvidia-l4"}, "devices: l4 is named twice, as l4 and as nvidia-l4"),
-        ({"devices": ","}, "devices: is empty"),
+        ({"devices": ","}, "devices: is an empty list"),
         ({"devices": 3.5, "prices": {"l4": "1 USD/h"}}, "devices: must be a list of names, not a number"),
         ({"seed": -1, "classes": [{"prompt": 100}]}, "seed: must be at least 0, not -1"),
         ({"classes": [{"share": 1e308}, {"share": 1e308}]}, r"classes\[0\]\.share: must be more than 0 and at most"),
@@ -44,17 +44,17 @@ DIGITS = int("9" * 300)
         ({"class_limits": {"requests": 3}}, r"class_limits\.requests: must be a mapping"),
         (
             {"classes": [{"name": "a", "limits": {"ttft_p99": 1}}], "class_limits": {"a": {"ttft_p99": "2 s"}}},
-            r"class_limits\.a\.ttft_p99: is also set in the class itself",
+            r"class_limits\.a\.ttft_p99: is given both here and in the class",
         ),
         ({"fleets": 7}, "fleets: must be a list of names, not a whole number"),
         ({"devices": [3]}, r"devices\[0\]: must be the name of a device"),
         ({"budget": "-3 USD/h"}, "budget: must be above zero"),
         ({"power": "0 W"}, "power: must be above zero"),
         ({"link": "0 GB/s"}, "link: must be above zero"),
-        ({"burstiness": 5}, "burstiness: only applies to gamma gaps, but the gaps are poisson"),
+        ({"burstiness": 5}, "burstiness: only applies to gamma arrivals, but `arrivals` is 'poisson'"),
         ({"rate": DIGITS}, "rate: must be above 0 and at most"),
         ({"limits": {"ttft_p99": 10**309}}, r"limits\.ttft_p99: .* is too large"),
-        ({"trace": "log.jsonl"}, "rate: is set by the trace"),
+        ({"trace": "log.jsonl"}, "rate: the trace sets this field too"),
     ],
 )  # fmt: skip
 def test_a_question_that_cannot_be_meant_is_refused(fields: dict[str, Any], message: str) -> None:
@@ -97,7 +97,7 @@ def test_a_data_sheet_of_ones_own_is_planned_with(tmp_path: Path) -> None:
 def test_several_models_are_not_one_question(tmp_path: Path) -> None:
     path = tmp_path / "chain.yaml"
     write_yaml(path, {"rate": "2/s", "devices": "l4", "models": [{"model": "gpt2"}]})
-    with pytest.raises(SpecError, match=r"chain\.yaml: models: one model is planned at a time; chipwise agent prices"):
+    with pytest.raises(SpecError, match=r"chain\.yaml: models: must be one model; for several"):
         chipwise.plan(path)
 
 
@@ -109,22 +109,22 @@ SIMULATED: dict[str, Any] = {"device": "l4", "rate": "2/s", "prompt": 200, "new"
     [
         ({"think_s": -1.0, "clients": 2, "rate": None}, "think_s: must be from 0 to 86,400 s, not -1 s"),
         ({"think_s": 1.0}, "think_s: only applies to clients"),
-        ({"link": "5 GB/s"}, "link: only valid for prefill and decode apart; name the decode_device"),
-        ({"decode_tp": 2}, "decode_tp: only valid for prefill and decode apart"),
-        ({"decode_replicas": 2}, "decode_replicas: only valid for prefill and decode apart"),
+        ({"link": "5 GB/s"}, "link: applies only to separate prefill and decode; set decode_device"),
+        ({"decode_tp": 2}, "decode_tp: applies only to separate prefill and decode"),
+        ({"decode_replicas": 2}, "decode_replicas: applies only to separate prefill and decode"),
         ({"link": "0 GB/s", "decode_device": "l4"}, "link: must be above zero"),
         ({"spread": 1e9}, "spread: must be from 0 to 10"),
-        ({"burstiness": 5.0}, "burstiness: only applies to gamma gaps"),
+        ({"burstiness": 5.0}, "burstiness: only applies to gamma arrivals"),
         ({"prefixes": 10**12, "shared_tokens": 9}, "prefixes: must be at most 2,000,000"),
-        ({"draft": "gpt2"}, "draft: needs drafted: the tokens drafted in each step"),
+        ({"draft": "gpt2"}, "draft: needs `drafted` too: the number of tokens to draft in each step"),
         ({"batching": "requests"}, "batching: gpt2 generates"),
-        ({"dp": 4}, "dp: replicas of gpt2 share neither experts nor tables; use replicas=4"),
+        ({"dp": 4}, "dp: dp copies of gpt2 share neither experts nor tables; set replicas=4"),
         ({"request_s": 1e300}, r"request_s: must be from 0 to 86,400 s, not 1e\+300 s"),
         ({"step_scale": 1e300}, "step_scale: must be from 0.01 to 100"),
         ({"timeout_s": 1e308}, r"timeout_s: must be more than 0 and at most 86,400 s"),
         ({"acceptance": 7.0}, "acceptance: must be from 0 to 1, not 7"),
         ({"decode_tp": 0}, "decode_tp: must be at least 1"),
-        ({"rate": 1e-300}, "rate: 1e-300 is less than a request in 10 days"),
+        ({"rate": 1e-300}, "rate: must be at least one request in 10 days, not 1e-300"),
         ({"clients": 10**12, "rate": None}, "clients: must be at most"),
     ],
 )
@@ -144,7 +144,7 @@ def test_texts_beyond_an_encoders_positions_are_refused() -> None:
 
 
 def test_nothing_is_resumed_without_a_file() -> None:
-    with pytest.raises(SpecError, match="resume: needs out, the file of the plan"):
+    with pytest.raises(SpecError, match="resume: needs `out` too: the file from which"):
         chipwise.plan("gpt2", rate=2, prompt=200, devices=["l4"], resume=True)
 
 

@@ -89,13 +89,13 @@ GOOD = {"arrival_s": 0.0, "prompt_tokens": 100, "new_tokens": 10}
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"arrival_s": 1.0, "prompt_tokens": 100}, "request 2: has no new_tokens"),
-        ({"prompt_tokens": 100, "new_tokens": 1}, "request 2: has no arrival_s"),
+        ({"arrival_s": 1.0, "prompt_tokens": 100}, "request 2: lacks new_tokens"),
+        ({"prompt_tokens": 100, "new_tokens": 1}, "request 2: lacks arrival_s"),
         (GOOD | {"arrival_s": -1.0}, "request 2: arrives at a negative time, -1 s"),
         (GOOD | {"arrival_s": "soon"}, "request 2: arrival_s must be a number, not 'soon'"),
         (GOOD | {"prompt_tokens": 0}, "request 2: has a prompt of 0 tokens"),
         (GOOD | {"new_tokens": 2.5}, "request 2: new_tokens must be a whole number"),
-        (GOOD | {"prompt_tokens": 10**6}, r"request 2: has 1,000,000 \+ 10 tokens and the model's context is"),
+        (GOOD | {"prompt_tokens": 10**6}, r"request 2: has 1,000,000 \+ 10 tokens, but the model's context is"),
     ],
 )
 def test_what_is_wrong_in_a_trace_is_named(tmp_path: Path, row: dict[str, object], message: str) -> None:
@@ -116,8 +116,8 @@ def test_traces_of_other_tools_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "give one of rate, clients and trace"),
-        ({"rate": 1, "clients": 1}, "give one of rate, clients and trace"),
+        ({}, "set exactly one of rate, clients and trace"),
+        ({"rate": 1, "clients": 1}, "set exactly one of rate, clients and trace"),
         ({"rate": "soon"}, "rate: must be a rate"),
         ({"rate": 1, "requests": 10**9}, "requests: must be from 1 to 2,000,000"),
         ({"rate": 1, "prompt": 10**6}, r"exceed the context of"),
@@ -150,7 +150,7 @@ def test_commands_serve_the_arrangement() -> None:
     where = Arrangement(deployment=Deployment(device="l40s", runtime="vllm", weights="fp8", tp=2))
     (line,) = commands_of("org/m", where, 3, Policy(), 1750)
     assert line.startswith("vllm serve org/m --max-model-len 2048 --tensor-parallel-size 2 --quantization fp8")
-    assert "3 of them, behind a router" in line
+    assert "start 3 of these behind a router" in line
     for runtime, start in (("sglang", "python -m sglang"), ("trtllm", "trtllm-serve")):
         other = Arrangement(deployment=Deployment(device="l40s", runtime=runtime, weights="bf16"))
         assert commands_of("org/m", other, 1, Policy(), 100)[0].startswith(start)

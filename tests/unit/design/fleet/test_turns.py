@@ -96,13 +96,19 @@ def test_a_models_calls_at_once_are_one_batch_and_cost_less_than_one_after_anoth
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"parallel": 2}, r"parts\[0\].parallel: must be at most calls \(1\), not 2"),
+        ({"parallel": 2}, r"parts\[0\].parallel: must be at most 1, the value of `calls`, not 2"),
         ({"parallel": 0}, r"parts\[0\].parallel: must be at least 1, not 0"),
         ({"retry": "100 %"}, r"parts\[0\].retry: must be at least 0 % and below 100 %, not '100 %'"),
         ({"retry": -0.1}, r"parts\[0\].retry: must be at least 0 % and below 100 %, not -0.1"),
         ({"retry": "often"}, r"parts\[0\].retry: 'often' is not a quantity"),
-        ({"calls": 600, "time_p99": "2 s"}, r"parts\[0\].calls: at most 500 tries are drawn in a turn, unless"),
-        ({"calls": 600, "retry": "5 %"}, r"parts\[0\].calls: at most 500 tries are drawn in a turn, unless"),
+        (
+            {"calls": 600, "time_p99": "2 s"},
+            r"parts\[0\].calls: the expected calls and retries per turn must be at most 500",
+        ),
+        (
+            {"calls": 600, "retry": "5 %"},
+            r"parts\[0\].calls: the expected calls and retries per turn must be at most 500",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(change: dict[str, Any], said: str) -> None:
@@ -150,7 +156,7 @@ def test_a_draft_model_reads_the_prompt_and_runs_once_per_drafted_token() -> Non
     assert price_loop(loop({**part, "draft": "ngram:4:0.6"})).parts[0].new_within(copied.total.value) == pytest.approx(
         41, abs=2
     )
-    with pytest.raises(SpecError, match=r"parts\.think: draft: gpt2 has 50,257 tokens"):
+    with pytest.raises(SpecError, match=r"parts\.think: draft: gpt2 has a vocabulary of 50,257 tokens"):
         price_loop(loop({**part, "draft": "gpt2:4:0.6"}))
 
 
@@ -161,11 +167,11 @@ def test_a_draft_model_reads_the_prompt_and_runs_once_per_drafted_token() -> Non
         ({"draft": "ngram:four:0.5"}, r"draft: must be MODEL:TOKENS:ACCEPTANCE"),
         ({"draft": "ngram:0:0.5"}, "drafted: must be from 1 to 64, not 0"),
         ({"draft": "ngram:4:1.5"}, "acceptance: must be from 0 to 1, not 1.5"),
-        ({"draft": "ngram:4:0.5", "new": 1}, "draft: applies to models that generate: name a model, and new above 1"),
+        ({"draft": "ngram:4:0.5", "new": 1}, "draft: applies only to generating models: set the field"),
     ],
 )
 def test_drafts_that_cannot_be_are_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         loop({**THINK, **change})
-    with pytest.raises(SpecError, match="draft: applies to models that generate"):
+    with pytest.raises(SpecError, match="draft: applies only to generating models"):
         loop({**ACT, "draft": "ngram:4:0.5"})

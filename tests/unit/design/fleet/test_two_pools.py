@@ -97,7 +97,7 @@ def test_a_question_with_too_many_arrangements_is_refused(monkeypatch: pytest.Mo
     question = asked(devices=("l4", "a10"), tp=(1, 2, 4), weights=("bf16", "fp8"))  # 2 x 3 x 2
     assert len(arrangements_of(question, devices_of(question))) == 12
     monkeypatch.setattr(arrangements, "MOST_ARRANGEMENTS", 11)
-    with pytest.raises(SpecError, match="12 arrangements; at most 11"):
+    with pytest.raises(SpecError, match="12 arrangements are allowed, but at most 11"):
         Finder(question)
 
 
@@ -135,7 +135,7 @@ def test_the_fewest_is_the_border_wherever_it_is() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"fleets": "together,apart,all"}, "fleets: no fleet is called this"),
+        ({"fleets": "together,apart,all"}, "fleets: unknown kind of fleet"),
         ({"fleets": []}, "fleets: must name at least one"),
         ({"dp": [0]}, "dp: must be degrees from 1"),
         ({"link": "fast"}, "link"),
@@ -184,7 +184,10 @@ def test_each_stack_says_experts_copies_and_drafts_in_its_own_words() -> None:
     ("fields", "message"),
     [
         ({"classes": (RequestClass(prompt_tokens=60_000),)}, r"prompt: 60,000 \+ 128 tokens exceed the context"),
-        ({"speculation": (Speculation(drafted=2, acceptance=0.5, draft="gpt2"),)}, r"draft: gpt2 has 50,257 tokens"),
+        (
+            {"speculation": (Speculation(drafted=2, acceptance=0.5, draft="gpt2"),)},
+            r"draft: gpt2 has a vocabulary of 50,257 tokens",
+        ),
         ({"model": "bert-base-uncased", "fleets": ("apart",)}, "fleets: .* does not generate text"),
     ],
 )

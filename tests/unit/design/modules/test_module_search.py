@@ -55,7 +55,7 @@ def _written(folder: Path, text: str) -> Path:
         ("CHOICES", "OTHERS", "mine.py: define CHOICES"),
         ("[2, 4, 8, 16]", "[2, 2]", r"CHOICES\['n'\] lists a value twice"),
         ("[2, 4, 8, 16]", "[]", r"CHOICES\['n'\] must list 1 to 1,000 values, not \[\]"),
-        ("[2, 4, 8, 16]", "[None]", "values are numbers, strings, True or False"),
+        ("[2, 4, 8, 16]", "[None]", "values must be numbers, strings, True or False"),
         ("def train", "def learn", r"define train\(module, cpu_s\)"),
         ("import torch", "import torch\nprint(undefined)", "mine.py:3: NameError: name 'undefined' is not defined"),
     ],
@@ -109,7 +109,7 @@ def test_a_tenth_of_the_networks_within_the_limits_the_largest_by_both_costs_is_
 
 def test_limits_that_no_network_keeps_name_the_closest(tmp_path: Path) -> None:
     file = _written(tmp_path, MODULE)
-    with pytest.raises(Infeasible, match=r"expected to keep parameters <= 5; the closest .* has 13: .*'n': 2"):
+    with pytest.raises(Infeasible, match=r"predicted to meet parameters <= 5; the closest .* has 13: .*'n': 2"):
         chipwise.search_module(file, parameters="<= 5", cpu="60 s", out=tmp_path / "run")
-    with pytest.raises(StudyError, match="its search has other limits"):
+    with pytest.raises(StudyError, match="contains a search with different limits"):
         chipwise.search_module(file, parameters="<= 50", cpu="60 s", out=tmp_path / "run")

@@ -338,7 +338,7 @@ def test_what_a_search_by_law_says_of_its_answer() -> None:
     assert worse.value < 0 == found.difference(found.design(last), last).value
     turned = dataclasses.replace(found, rows=found.rows[[last, 0]])
     assert turned.difference(found.design(last)).value == 0 > turned.difference(found.design(last), 1).value
-    assert any("the effect of the vocabulary itself" in note for note in found.notes)
+    assert any("a vocabulary's effect" in note for note in found.notes)
     one = SearchSpace(dataclasses.replace(LAWS.spec, vocab_size=(1000,)))
     alone = search_by_law(one, costed(one), shipped(), tokens=1e10, seed=0, draws=200)
     assert not any("vocabulary" in note for note in alone.notes)
@@ -646,14 +646,18 @@ def test_reference_designs_are_tried_in_the_order_of_what_their_training_fills(m
         space=None,
         confidence_share=0.9,
         task_settings=SimpleNamespace(
-            references=lambda space: list(known), family=lambda name: known[name][2], latency_metric="tpot_p50"
+            references=lambda space: [{"name": name, "depth": 1, "layers": [name]} for name in known],
+            family=lambda row: known[row["name"]][2],
+            latency_metric="tpot_p50",
         ),
     )
     monkeypatch.setattr(reference_design, "most_parameters", lambda allowance, *, slower: 50.0)
     monkeypatch.setattr(
         reference_design,
         "design_of",
-        lambda row, **options: SimpleNamespace(name=row, arch=SimpleNamespace(parameters=lambda: known[row][0])),
+        lambda row, **options: SimpleNamespace(
+            name=row["name"], arch=SimpleNamespace(parameters=lambda: known[row["name"]][0], layers=row["layers"])
+        ),
     )
 
     def predict(design: Any) -> dict[str, tuple[float, float, float]]:
@@ -663,7 +667,7 @@ def test_reference_designs_are_tried_in_the_order_of_what_their_training_fills(m
     for measures in (True, False):
         target = SimpleNamespace(measures=measures, limits=(), predict=predict)
         found = list(reference_design._largest_first(spec, target, "a"))  # type: ignore[arg-type]
-        assert [name for name, _ in found] == [
+        assert [row["name"] for row, _ in found] == [
             *("large", "large but slower", "small", "too large", "far too large", "pays", "pays and is small")
         ]
         assert found[0][1] == predict(SimpleNamespace(name="large"))
@@ -676,5 +680,37 @@ def test_reference_designs_are_tried_in_the_order_of_what_their_training_fills(m
         return predict(design)
 
     target = SimpleNamespace(measures=True, limits=(), predict=counted)
-    assert next(reference_design._largest_first(spec, target, "a"))[0] == "pays"  # type: ignore[arg-type]
-    assert predicted == ["pays"]
+    assert next(reference_design._largest_first(spec, target, "a"))[0]["name"] == "pays"  # type: ignore[arg-type]
+    assert set(predicted) == {"pays"}
+
+
+def test_no_deeper_reference_design_is_predicted_where_the_shallowest_is_too_slow(monkeypatch) -> None:
+    """A layer takes 10 us, 30 us if it is wide, and the limit is 25 us: of the wide designs one is predicted."""
+    rows = [
+        {"depth": depth, "layers": [wide] * depth, "vocab": vocab}
+        for wide in ("narrow", "wide")
+        for depth in (1, 2, 3, 4)
+        for vocab in (256, 512)
+    ]
+    asked = SimpleNamespace(references=lambda space: rows, family=lambda row: row["vocab"], latency_metric="tpot_p50")
+    limits = parse_constraints({"tpot_p50": "<= 25 us"})
+    spec = SimpleNamespace(limits=limits, allowance=None, space=None, task_settings=asked)
+
+    def design_of(row: dict[str, Any], **options: object) -> SimpleNamespace:
+        size = len(row["layers"]) * (2 if row["layers"][0] == "wide" else 1)
+        return SimpleNamespace(row=row, arch=SimpleNamespace(parameters=lambda: size, layers=row["layers"]))
+
+    monkeypatch.setattr(reference_design, "most_parameters", lambda allowance, *, slower: 100.0)
+    monkeypatch.setattr(reference_design, "design_of", design_of)
+    predicted: list[tuple[str, int]] = []
+
+    def predict(design: Any) -> dict[str, tuple[float, float, float]]:
+        layers = design.row["layers"]
+        predicted.append((layers[0], len(layers)))
+        seconds = len(layers) * (30e-6 if layers[0] == "wide" else 10e-6)
+        return {"tpot_p50": (seconds, seconds, seconds)}
+
+    target = SimpleNamespace(measures=True, limits=(), predict=predict)
+    found = [row for row, _ in reference_design._largest_first(spec, target, 256)]  # type: ignore[arg-type]
+    assert [(row["layers"][0], row["depth"]) for row in found] == [("narrow", 2), ("narrow", 1)]
+    assert {size for size in predicted if size[0] == "wide"} == {("wide", 1)}

@@ -161,8 +161,11 @@ def test_weights_that_are_lost_are_trained_again_with_the_runs_seed_and_precisio
     assert asked == [("a", "text in 300 tokens", path, settings)]
 
 
-def text_finals(quantiser: str) -> tuple[Finals, SimpleNamespace]:
-    """Finals with one candidate in int4, whose notes change as they are written, and random text of 40 tokens."""
+def text_finals(quantiser: str, weights: str = "int4") -> tuple[Finals, SimpleNamespace]:
+    """Finals with one candidate, whose notes change as they are written, and random text of 40 tokens.
+
+    No budget is left for learned rounding.
+    """
     arch = uniform(vocab_size=40, d_model=32, depth=1, heads=2, ffn_width=32, max_tokens=16)
     tokens, sizes = np.random.default_rng(0).integers(1, 40, 9000).astype(np.uint16), np.ones(9, np.int64)
     data = TokenData(
@@ -170,7 +173,7 @@ def text_finals(quantiser: str) -> tuple[Finals, SimpleNamespace]:
         **{"validation": tokens, "validation_bytes": sizes, "test": tokens, "test_bytes": sizes},
     )
     item = SimpleNamespace(
-        number=3, design=Design(arch=arch, weights="int4"), notes=SimpleNamespace(quantised={}), noted=[]
+        number=3, design=Design(arch=arch, weights=weights), notes=SimpleNamespace(quantised={}), noted=[]
     )
 
     class Kept(dict):
@@ -179,7 +182,7 @@ def text_finals(quantiser: str) -> tuple[Finals, SimpleNamespace]:
             item.notes.quantised = quantised
 
     held = SimpleNamespace(recipe={"batch_windows": 4}, data=lambda arch: SimpleNamespace(load=lambda: data))
-    return Finals(Kept({3: item}), replace(SPEC, quantiser=quantiser), None, held, MEASURED), item
+    return Finals(Kept({3: item}), replace(SPEC, quantiser=quantiser), None, held, MEASURED, left_s=lambda: 0.0), item
 
 
 def test_a_finalists_quantiser_is_the_one_of_least_loss_and_is_noted() -> None:
@@ -192,6 +195,13 @@ def test_a_finalists_quantiser_is_the_one_of_least_loss_and_is_noted() -> None:
     packing, judge = finals._packing(item, weights)
     assert packing.quantiser is QUANTISERS[item.notes.quantised["method"]]
     assert judge(*restored(item.design, weights, packing)) == pytest.approx(min(losses.values()))
+
+
+def test_a_finalist_without_narrow_weights_is_rounded_to_nearest() -> None:
+    finals, item = text_finals("auto", "int8")
+    finals._with_quantiser(item, random_weights(item.design.arch, seed=0))
+    assert list(item.notes.quantised["losses"]) == ["nearest"]
+    assert item.notes.quantised["method"] == "nearest"
 
 
 def test_the_runs_quantiser_is_taken_and_candidates_of_before_are_rounded_to_nearest() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from toy_run import SPEC
+from toy_run import MEASURED, SPEC
 
 from chipwise.core.files import build
 from chipwise.design.phases import run_budget
@@ -35,6 +35,24 @@ def test_a_cpu_budget_leaves_what_was_set_aside() -> None:
     """Of the 10 s that are left, 4 s and half a per cent of 100 s are for test text and report."""
     found = budget_of(BudgetSpec(cpu="100 s"), {"first trainings": 90.0}, {})
     assert found.left_for_finals_s == pytest.approx(10.0 - 4.5)
+
+
+@pytest.mark.parametrize(
+    ("formats", "budget", "kept_s"),
+    [
+        (["int4"], {"cpu": "100 s"}, 5.0),
+        (["int8"], {"cpu": "100 s"}, 0.0),
+        (["int4", "int8"], {"cpu": "100 s"}, 0.0),  # int8 wins unless int4 loses almost nothing
+        (["int4"], {"tokens": "2M"}, 0.0),
+    ],
+)
+def test_a_twentieth_is_kept_to_round_a_design_that_only_int4_brings_within_the_limits(
+    formats: list[str], budget: dict[str, str], kept_s: float
+) -> None:
+    forms = [SimpleNamespace(formats=SimpleNamespace(all=("fp32", weights))) for weights in formats]
+    found = budget_of(BudgetSpec(**budget), {}, {})
+    assert found.kept_for(forms, MEASURED) == pytest.approx(kept_s)
+    assert found.kept_for(forms, None) == 0.0
 
 
 def test_trainings_leave_a_cpu_budget_what_the_end_of_the_run_takes(monkeypatch) -> None:

@@ -162,10 +162,10 @@ def test_a_person_sees_what_is_expected_and_then_what_was_measured(run, visit) -
     """The page of the same run before and after the kit: figures, limits and the front say where they come from."""
     folder, _ = run
     text = seen(visit, folder / "report.html")
-    tiles = part(text, "The winner is trial", "Constraints Of the winner")
+    tiles = part(text, "The winner is trial", "Constraints Checked for the winner")
     assert re.search(r"Expected loss, nats per token \d\.\d{3} expected", tiles)
     assert re.search(r"Time per output token [\d.]+ ms P50 [\d.]+ ms P99 expected", tiles)
-    limits = part(text, "Constraints Of the winner", "Winner and reference design The")
+    limits = part(text, "Constraints Checked for the winner", "Winner and reference design The")
     assert re.search(
         r"≤ 12 ms [\d.]+ ms \([\d.]+ to [\d.]+\) not measured unknown expected, (over )?\d\d % likely", limits
     )
@@ -181,10 +181,10 @@ def test_a_person_sees_what_is_expected_and_then_what_was_measured(run, visit) -
     chipwise.import_measurements(results(folder, slower={}), run=folder)
     search({**RUN}, out=folder, resume=True)
     text = seen(visit, folder / "report.html")
-    tiles = part(text, "The winner is trial", "Constraints Of the winner")
+    tiles = part(text, "The winner is trial", "Constraints Checked for the winner")
     assert re.search(r"Expected loss, nats per token \d\.\d{3} expected", tiles)  # no kit measures that
     assert re.search(r"Time per output token [\d.]+ ms P50 [\d.]+ ms P99 measured", tiles)
-    limits = part(text, "Constraints Of the winner", "Winner and reference design The")
+    limits = part(text, "Constraints Checked for the winner", "Winner and reference design The")
     assert re.search(r"≤ 12 ms .* [\d.]+ ms .*\d+ % met", limits)
     assert re.search(r"≤ 90 W .* 30 W 33 % met", limits)
     assert "expected" not in limits

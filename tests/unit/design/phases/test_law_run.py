@@ -74,18 +74,18 @@ def test_a_limit_out_of_reach_is_said(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"budget": {"cpu": "10 min"}}, "budget: a law needs the tokens"),
-        ({"target": {"device": "local"}}, "target.device: a search by law"),
-        ({"data": {"source": "medical-definitions"}}, "data: quality: law trains nothing"),
-        ({"objectives": {"bits_per_byte": "minimize"}}, "objectives: expected_loss: minimize"),
+        ({"budget": {"cpu": "10 min"}}, "budget: a law predicts the loss after a number of training tokens"),
+        ({"target": {"device": "local"}}, "target.device: `quality: law` trains and measures nothing"),
+        ({"data": {"source": "medical-definitions"}}, "data: `quality: law` trains nothing"),
+        ({"objectives": {"bits_per_byte": "minimize"}}, "objectives: must contain expected_loss: minimize"),
         ({"quality": {"method": "law", "plan_device": "no-such"}}, "quality.plan_device: unknown device"),
-        ({"quality": {"method": "auto", "law": "runs.csv"}}, "quality.law: only valid for method: law"),
-        ({"space": RUN["space"] | {"norm": ["rmsnorm", "layernorm"]}}, "space.norm_place: laws of loss are of models"),
-        ({"space": RUN["space"] | {"norm_place": ["pre", "post"]}}, "space.norm_place: laws of loss are of models"),
+        ({"quality": {"method": "auto", "law": "runs.csv"}}, "quality.law: only valid for `method: law`"),
+        ({"space": RUN["space"] | {"norm": ["rmsnorm", "layernorm"]}}, "space.norm_place: scaling laws describe"),
+        ({"space": RUN["space"] | {"norm_place": ["pre", "post"]}}, "space.norm_place: scaling laws describe"),
         ({"space": RUN["space"] | {"layer": RUN["space"]["layer"] | {"ffn": ["swiglu", "none"]}}},
-         "space.layer: laws of loss know no layers without a block"),
+         "space.layer: scaling laws do not describe layers without a block"),
         ({"space": RUN["space"] | {"layer": RUN["space"]["layer"] | {"ffn": ["swiglu", "swiglu-g2"]}}},
-         "space.layer.ffn: laws of loss know no grouped feed-forwards"),
+         "space.layer.ffn: scaling laws do not describe grouped feed-forwards"),
     ],
 )  # fmt: skip
 def test_what_a_law_cannot_do_is_refused_with_its_field(change, message) -> None:

@@ -21,7 +21,7 @@ def check(spent_s: float, ahead_s: float, **budget: str) -> None:
 def test_what_is_left_must_hold_two_full_trainings_with_their_overhead() -> None:
     """Of 90 s: 5 + 4 for the end and 2 % of 90, 10.8 s; two trainings of 18 s take 1.3 times as long, 46.8 s."""
     check(32.0, 0.0, cpu="90 s")
-    with pytest.raises(SpecError, match=r"^budget\.cpu: 1 min 30 s of CPU time are too little"):
+    with pytest.raises(SpecError, match=r"^budget\.cpu: 1 min 30 s of CPU time is too little"):
         check(22.0, 11.0, cpu="90 s")
 
 

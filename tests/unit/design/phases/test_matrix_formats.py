@@ -91,10 +91,10 @@ def contest(folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: dict[str, fl
     def losses(item: Any, *, split: str) -> Losses:
         return Losses(values=np.array([0.6]), sizes=np.ones(1))
 
-    def notes(found: str, rates: Any, *, final: bool, **_: Any) -> dict[str, Any]:
+    def notes(spec: Any, found: str, *, final: bool, **_: Any) -> dict[str, Any]:
         return {"measured": {"ttft_p50": target.seconds[found]}, "final": final, "loudness": 0.5, "clean": True}
 
-    monkeypatch.setattr(finals_module, "measurement_notes", notes)
+    monkeypatch.setattr(finals_module, "run_notes", notes)
     monkeypatch.setattr(finals_module, "select_formats", lambda *_, **__: CHOSEN | {"kept": True})
     data = SimpleNamespace(losses=losses, recipe={}, samples=lambda winner, reference: {}, data=lambda arch: None)
     return Finals(trials, spec, home, data, target), trials, number

@@ -75,7 +75,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained(run_file: Path,
         api.train(tmp_path / "model.yaml", data=[run_file], steps=1, tokens=1, out=tmp_path / "c")
     with pytest.raises(InputError, match="window: only applies to text models"):
         api.train(tmp_path / "model.yaml", data=[run_file], steps=1, window=8, out=tmp_path / "d")
-    with pytest.raises(InputError, match="no folder with weights"):
+    with pytest.raises(InputError, match="not a folder with weights"):
         api.evaluate(tmp_path, run_file)
 
 
@@ -104,7 +104,7 @@ def test_layers_of_a_classifier_lose_by_themselves(run_file: Path, tmp_path: Pat
     losses = api.sensitivity(done.folder, data=run_file)
     assert len(losses) == 1
     assert abs(losses[0]) < 0.1
-    with pytest.raises(InputError, match="give a text file, or a run file"):
+    with pytest.raises(InputError, match=r"give a text file \(--text FILE\), or a run file"):
         api.sensitivity(done.folder)
     with pytest.raises(InputError, match="one of --text and --data"):
         api.sensitivity(done.folder, tmp_path / "text.txt", data=run_file)

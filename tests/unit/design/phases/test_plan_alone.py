@@ -25,6 +25,7 @@ from chipwise.model.space.search_space import SearchSpace
 from chipwise.training.laws import operators
 from chipwise.training.laws.scaling import PACE, START
 
+OWN_KEYS = dataclasses.replace(operators.TEXT, grouped=None)  # as if every query head had a key head
 ALONE = Allowance(unit="cpu", total=100.0, final=70.0, whole=False, alone=True)
 
 
@@ -65,7 +66,7 @@ def test_too_little_for_the_winner_is_refused() -> None:
         plan_alone(ALONE, 19.0, slope=0.1)
 
 
-def run(clock: Clock, diverges: tuple[int, ...] = (), *, slope: float = 0.03):
+def run(clock: Clock, diverges: tuple[int, ...] = (), *, slope: float = 0.03, kept=lambda item: 0.0):
     study = Study(None, name="toy", directions=["minimize", "minimize"], identity="toy", choices=choice_labels(SPACE))
     trials = Trials(study, SPEC, SPACE)
     chooser = Chooser(
@@ -76,9 +77,19 @@ def run(clock: Clock, diverges: tuple[int, ...] = (), *, slope: float = 0.03):
     halving = Halving(
         trials, plan_alone(ALONE, clock.left_s, slope=slope), chooser=chooser, allowance=ALONE, trainer=trainer,
         measurer=Limits(trials, None), predict=lambda row: {"tpot_p50": [1.0, 1.0, 1.0]}, workers=1,
-        left=lambda: clock.left_s,
+        left=lambda: clock.left_s, kept=kept,
     )  # fmt: skip
     return trials, halving, trainer
+
+
+@pytest.mark.parametrize("slope", [0.03, 2.0])  # with short training runs, and without any
+def test_the_long_training_leaves_what_the_end_needs_for_its_design(slope: float) -> None:
+    clock, asked = Clock(100.0, 1.0), []
+    _, halving, _ = run(clock, slope=slope, kept=lambda item: asked.append(item.number) or 5.0)
+    halving.explore([])
+    (finalist,), _ = halving.promote([])
+    assert asked == [finalist.number]
+    assert clock.left_s == pytest.approx(5.0)
 
 
 def test_one_design_gets_what_the_others_leave() -> None:
@@ -249,40 +260,71 @@ class FailsAtFirst(FailsOnce):
 
 
 def test_a_prior_puts_the_operators_first_that_pay_in_a_training_of_this_length() -> None:
-    """Convolutions before both blocks: -5.3 % after 410,000 tokens, nothing after five million.
+    """Two layers: convolutions before both blocks are worth 5.3 % after 410,000 tokens and nothing after ten million.
 
-    A step takes 28 % longer in logarithms, which is 0.40 doublings of 8.6 % each.
+    A step takes 20 % longer in logarithms, which is 0.29 doublings of 8.6 % each.
     """
     spec = dataclasses.replace(SPEC, space=dataclasses.replace(SPEC.space, conv=("none", "attention", "both")))
     space = SearchSpace(spec.space)
-    plain, told = around_the_reference(spec), around_the_reference(spec, operators=operators.TEXT, final=8.0)
+    plain, told = around_the_reference(spec), around_the_reference(spec, operators=OWN_KEYS, final=8.0)
     rows = np.array([space.nearest(REFERENCE | {"conv": conv}) for conv in ("none", "attention", "both")])
-    for tokens, changes in {410e3: [0, -0.019, -0.053], 5e6: [0, 0, 0], 1e9: [0, 0, 0]}.items():
+    for tokens, changes in {410e3: [0, -0.019, -0.053], 1e7: [0, 0, 0], 1e9: [0, 0, 0]}.items():
         ratio = told._law([])(rows, np.full(3, tokens)) / plain._law([])(rows, np.full(3, tokens))
-        np.testing.assert_allclose(np.log(ratio), changes, atol=1e-12)
-    halfway = math.sqrt(1.23e6 * 5e6)
-    assert told._change(rows, np.full(3, halfway))[2] == pytest.approx(-0.066 / 2)
-    np.testing.assert_allclose(told._slower(rows), np.exp([0, 0.16, 0.28]))
+        depth = 0.006 if tokens > 9e6 else 0.0  # two layers are .6 % worse than the law of parameters
+        np.testing.assert_allclose(np.log(ratio), depth + np.array(changes), atol=1e-12)
+    np.testing.assert_allclose(told._slower(rows), np.exp([0, 0.11, 0.20]))
     first = space.choices(plain.next(1, [], [])[0])
     assert first["conv"] == "none"
     assert space.choices(told.next(1, [], [])[0]) == first | {"conv": "both"}
-    longer = around_the_reference(spec, operators=operators.TEXT, final=1000.0)
+    longer = around_the_reference(spec, operators=OWN_KEYS, final=1000.0)
     assert space.choices(longer.next(1, [], [])[0]) == first
 
 
-def test_a_design_of_one_layer_keeps_its_convolutions_in_a_longer_training_too() -> None:
-    """After two million tokens they are worth 4.8 % of the loss of one layer, and nothing to two after five million."""
-    both = operators.TEXT.operators["conv"]["both"]
+def test_the_fewer_the_layers_the_longer_convolutions_are_worth_something() -> None:
+    """Changes measured at equal tokens: the values of the pairs, and half of the last fall halfway (in logarithms)."""
     spec = dataclasses.replace(SPEC, space=dataclasses.replace(SPEC.space, conv=("none", "both")))
+    chooser, space = around_the_reference(spec, operators=OWN_KEYS), SearchSpace(spec.space)
+    designs = [REFERENCE | {"depth": depth, "layers": [LAYER] * depth, "conv": "both"} for depth in (1, 2, 3)]
+    rows = np.array([space.nearest(one) for one in (*designs, REFERENCE)])
+
+    def change(tokens: float) -> list[float]:
+        return chooser._change(rows, np.full(4, tokens)).tolist()
+
+    assert change(410e3) == pytest.approx([-0.053, -0.053, -0.053, 0.0])
+    assert change(1.23e6)[2] == pytest.approx(-0.066)
+    assert change(4.1e6) == pytest.approx([-0.048, -0.056, -0.008, 0.0])
+    assert change(math.sqrt(4.1e6 * 8.2e6))[1] == pytest.approx(-(0.056 + 0.014) / 2)
+    assert change(1e7) == pytest.approx([-0.048, 0.0, 0.0, 0.0])
+    assert chooser._slower(rows) == pytest.approx([math.exp(0.20)] * 3 + [1.0])
+    chooser._pace = PACE.times(5.0)  # where matrix products take five times as long
+    assert chooser._slower(rows) == pytest.approx([math.exp(0.04)] * 3 + [1.0])
+
+
+def test_the_law_knows_that_parameters_in_few_layers_are_worth_less() -> None:
+    """After 9.3 million tokens one layer is 6 % worse than its parameters promise, four layers .6 % better."""
+    spec = dataclasses.replace(SPEC, space=dataclasses.replace(SPEC.space, depth=(1, 2, 3, 4, 7)))
+    space = SearchSpace(spec.space)
+    plain, told = around_the_reference(spec), around_the_reference(spec, operators=OWN_KEYS)
+    designs = [REFERENCE | {"depth": depth, "layers": [LAYER] * depth} for depth in (1, 4, 7)]
+    rows = np.array([space.nearest(one) for one in designs])
+    for tokens, changes in {410e3: [0, 0, 0], 4.1e6: [0.0474, -0.025, 0], 9.3e6: [0.060, -0.006, 0]}.items():
+        ratio = told._law([])(rows, np.full(3, tokens)) / plain._law([])(rows, np.full(3, tokens))
+        np.testing.assert_allclose(np.log(ratio), changes, atol=2e-4)
+    np.testing.assert_array_equal(told._worth(rows), plain._worth(rows))  # operators are compared at equal depth
+
+
+def test_query_heads_that_share_a_key_head_cost_a_hundredth_after_eight_million_tokens() -> None:
+    spec = dataclasses.replace(
+        SPEC,
+        space=dataclasses.replace(
+            SPEC.space, layer=dataclasses.replace(SPEC.space.layer, heads=(1, 2, 4), kv_heads=(1, 2, 4))
+        ),
+    )
     chooser, space = around_the_reference(spec, operators=operators.TEXT), SearchSpace(spec.space)
-    one = REFERENCE | {"depth": 1, "layers": [LAYER], "conv": "both"}
-    rows = np.array([space.nearest(one), space.nearest(REFERENCE | {"conv": "both"}), space.nearest(REFERENCE)])
-    assert both.one_layer is not None
-    assert chooser._change(rows, np.full(3, 5e6)) == pytest.approx([-0.048, 0.0, 0.0])
-    assert chooser._change(rows, np.full(3, 410e3)) == pytest.approx([-0.053, -0.053, 0.0])
-    assert chooser._slower(rows) == pytest.approx([math.exp(0.28), math.exp(0.28), 1.0])
-    chooser._pace = PACE.times(7.0)  # where matrix products take seven times as long
-    assert chooser._slower(rows) == pytest.approx([math.exp(0.04), math.exp(0.04), 1.0])
+    layers = [[LAYER | {"heads": query, "kv_heads": keys}] * 2 for query, keys in ((1, 1), (2, 1), (4, 2), (4, 4))]
+    rows = np.array([space.row(REFERENCE | {"layers": each}) for each in layers])
+    assert chooser._change(rows, np.full(4, 8e6)) == pytest.approx([0.0, 0.011, 0.011, 0.0])
+    assert chooser._change(rows, np.full(4, 410e3)) == pytest.approx([0.0] * 4)
 
 
 def test_what_a_prior_leaves_is_not_worth_first_trainings_of_a_ten_minute_search() -> None:

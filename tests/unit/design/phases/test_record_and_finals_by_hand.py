@@ -314,9 +314,10 @@ def test_a_winner_for_a_runtime_of_pages_gets_its_page(monkeypatch: pytest.Monke
     written: list[Any] = []
     monkeypatch.setattr(finals, "read_winner", lambda folder: SimpleNamespace(promise=lambda: "promised"))
     run._write_page()
-    monkeypatch.setattr(finals, "PAGES", {SPEC.target.runtime: lambda *given, **named: written.append((given, named))})
+    monkeypatch.setattr(finals, "ENGINES", {SPEC.target.runtime: "engine"})
+    monkeypatch.setattr(finals, "write_page", lambda *given, **named: written.append((given, named)))
     run._write_page()
-    assert written == [((tmp_path,), {"threads": SPEC.target.threads, "promise": "promised"})]
+    assert written == [((tmp_path,), {"engine": "engine", "threads": SPEC.target.threads, "promise": "promised"})]
 
 
 @pytest.mark.parametrize("error", [TrainingDiverged("not finite"), Unsupported("several inputs")])

@@ -21,7 +21,7 @@ from chipwise.design.run.trials import Candidate
 from chipwise.design.strategies.study import Trial
 from chipwise.errors import MeasurementError, SpecError
 from chipwise.model.arch.arch import uniform
-from chipwise.predict.cost.model import Predicted
+from chipwise.predict.cost.model import Predicted, combined
 from chipwise.training.laws.laws import published_quality
 
 ROW = SPACE.sample(1, np.random.default_rng(0))[0]
@@ -344,10 +344,11 @@ def test_a_plan_shares_its_steps_over_devices() -> None:
 
 
 def test_multiples_of_a_prediction_keep_its_interval() -> None:
-    assert training_plan._scaled(Predicted(value=2.0, low=1.0, high=4.0), 3.0) == Predicted(
-        value=6.0, low=3.0, high=12.0
-    )
-    assert training_plan._scaled(Predicted(value=2.0), 3.0) == Predicted(value=6.0)
+    def tripled(value: float) -> float:
+        return 3 * value
+
+    assert combined(tripled, Predicted(value=2.0, low=1.0, high=4.0)) == Predicted(value=6.0, low=3.0, high=12.0)
+    assert combined(tripled, Predicted(value=2.0)) == Predicted(value=6.0)
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,7 @@ from chipwise.training.trainers.protocol import Setup
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> TokenStore:
     entries = tuple(f"{i}: pass {i % 7} of core {i % 3} takes {i * 7 % 13} steps." for i in range(1500))
-    corpus = Corpus(
-        name="toy", train=entries[150:], validation=entries[:150], source="made up", licence="none", duplicates=0
-    )
+    corpus = Corpus(name="toy", train=entries[150:], validation=entries[:150], source="made up", licence="none")
     store = TokenStore(corpus, tmp_path_factory.mktemp("tokens"), [300])
     store.prepare()
     return store
@@ -48,7 +46,7 @@ def weights(folder: Path, store: TokenStore, budget_s: float = 1.0) -> Supernet:
 
 def test_what_is_trained_is_asked_once_and_what_does_not_fit_is_not_known(store, tmp_path) -> None:
     shared, heard, told = weights(tmp_path, store), [], []
-    with pytest.raises(WorkerError, match="before it is trained"):
+    with pytest.raises(WorkerError, match="must be trained before"):
         shared.scores([arch(32)], lambda done, total: None)
     with LocalTrainer(Setup(on="local", folder=tmp_path, workers=1)) as trainer:
         shared.train(trainer, heard.append)

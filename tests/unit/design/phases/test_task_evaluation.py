@@ -229,7 +229,7 @@ def test_a_task_without_its_package_has_no_bag_of_words(monkeypatch) -> None:
     found = task_evaluation.bag_of_words(tasks, {"b": {"value": 1}}, on_progress=said.append)
     assert found["b"] == {"value": 1}
     assert "datasets" in found["a"]["failed"]
-    assert said == ["a bag of words on a"]
+    assert said == ["the TF-IDF baseline on a"]
 
 
 def test_nothing_to_judge_starts_no_worker(monkeypatch) -> None:

@@ -52,7 +52,7 @@ def test_rates_fall_with_the_root_of_the_width() -> None:
     narrow, wide = training_plan(model(width=512), tokens=1e9), training_plan(model(width=2048), tokens=1e9)
     assert narrow.matrix_rate == pytest.approx(2 * wide.matrix_rate)
     assert narrow.table_rate == pytest.approx(2 * wide.table_rate)
-    assert any("transferred to width 2048" in note for note in wide.notes)
+    assert any("for width 2048 are extrapolated" in note for note in wide.notes)
 
 
 def test_activations_are_recomputed_only_where_memory_asks_for_it() -> None:

@@ -73,7 +73,7 @@ def test_layers_are_at_most_as_many_as_a_space_may_have() -> None:
 def test_the_sentence_names_what_was_added() -> None:
     text = said(SPEC.space, {"d_model": [160, 192]}, math.log(1 / 0.9))
     assert "d_model 160, 192 (the file lists up to 128)" in text
-    assert "10 % less" in text
+    assert "a loss 10 % lower" in text
 
 
 def test_further_values_follow_those_of_the_file() -> None:

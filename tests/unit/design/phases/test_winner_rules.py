@@ -149,11 +149,11 @@ class Rounds(Finals):
 
 @pytest.fixture(autouse=True)
 def _plain_notes(monkeypatch) -> None:
-    def notes(found, rates, *, final, **_):
+    def notes(spec, found, *, final, **_):
         values = {"tpot_p50": found.level, "tpot_p99": found.level}
         return {"measured": values, "loudness": found.level, "final": found.clean, "clean": found.clean}
 
-    monkeypatch.setattr("chipwise.design.phases.finals.measurement_notes", notes)
+    monkeypatch.setattr("chipwise.design.phases.finals.run_notes", notes)
 
 
 def test_finalists_are_measured_again_until_all_are_clean() -> None:

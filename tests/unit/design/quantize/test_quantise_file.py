@@ -202,7 +202,7 @@ def test_a_metric_loses_a_share_of_the_originals_score() -> None:
         return float(sum(each.sum() for each in outputs["y"]))
 
     assert judge([4, 4], [4, 4], metric=score).loss(found([4, 4], [4, 3])).value == pytest.approx(1 / 16)
-    with pytest.raises(InputError, match="the metric is 0"):
+    with pytest.raises(InputError, match="the metric returns 0"):
         judge([1, -1], metric=score).loss(found([1, -1]))
 
 
@@ -212,7 +212,7 @@ def test_the_metric_is_a_function_of_a_named_file(tmp_path: Path) -> None:
     assert load_metric(f"{file}:score")({}, {}) == 1.0
     with pytest.raises(SpecError, match="has no function other"):
         load_metric(f"{file}:other")
-    with pytest.raises(SpecError, match=r"write it like metric\.py:score"):
+    with pytest.raises(SpecError, match=r"is not a file and a function; write both, as in metric\.py:score"):
         load_metric("metric.py")
     file.write_text("1 / 0", encoding="utf-8")
     with pytest.raises(InputError, match=r"metric\.py:1: ZeroDivisionError"):
@@ -271,7 +271,7 @@ def test_a_stopped_run_goes_on_and_keeps_the_limit(classifier: Path, data: Path,
     state = tmp_path / "out.onnx.state" / "state.json"
     known = json.loads(state.read_text(encoding="utf-8"))["answers"]
     assert sum(key.startswith("try ") for key in known) == 4
-    with pytest.raises(StudyError, match="go on with --resume"):
+    with pytest.raises(StudyError, match="continue it with --resume"):
         onnx_file.quantize(classifier, **settings)
     with pytest.raises(StudyError, match="another file, data or settings"):
         onnx_file.quantize(classifier, **{**settings, "loss": "<= 1 %"}, resume=True)

@@ -106,7 +106,7 @@ def test_the_written_file_has_the_formats_and_the_size_that_were_promised(model:
 def test_a_model_of_few_positions_is_timed_here(model: Path, texts: tuple) -> None:
     """It reads 32 tokens, fewer than the prompt and the steps that are timed of others."""
     found = chipwise.quantize(model, data=texts[0], context=32, dry_run=True)
-    assert found.prices.startswith("measured here")
+    assert found.prices.startswith("measured on this machine")
     assert min(found.chosen.predicted_s, found.chosen.predicted_prefill_s) > 0
     assert {each.cache for each in found.stock} <= {"f16", "q8_0", "q4_0"}
 
@@ -165,12 +165,12 @@ def test_a_dry_run_promises_and_writes_nothing_and_its_answers_are_used_again(mo
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"weights": "q4_k"}, Unsupported, "q4_k stores blocks of 256 values, and .* has rows of 64; .* q5_0"),
+        ({"weights": "q4_k"}, Unsupported, "q4_k stores blocks of 256 values, but rows of .* have 64 values; .* q5_0"),
         ({"weights": "q9"}, ChipwiseError, "unknown GGUF format"),
         ({"tpot": "8"}, SpecError, "tpot: .*write one such as"),
         ({"memory": ">= 1 MB"}, SpecError, "memory: must be an upper limit"),
         ({"context": 100}, SpecError, "context: .*reads at most 32 tokens"),
-        ({"memory": "<= 1 kB"}, Infeasible, "memory: the least is .* kB"),
+        ({"memory": "<= 1 kB"}, Infeasible, "memory: llama.cpp's formats need at least .* kB"),
         ({"loss": "<= 2 %"}, SpecError, "only applies to an ONNX file"),
     ],
 )
@@ -189,7 +189,7 @@ def test_divergence_on_a_second_domain_is_told_beside_a_single_text(model: Path,
     assert found.held_tokens % windows.HELD_OUT == 0
     assert gguf_run._far({"one": 0.02, "two": 0.04}) == ()
     (note,) = gguf_run._far({"one": 0.02, "two": 0.05})
-    assert note.startswith("2.5 times as much divergence on two as on one; ")
+    assert note.startswith("the divergence on two is 2.5 times that on one; ")
 
 
 def test_an_architecture_that_is_not_read_is_named_with_those_that_are(model: Path, texts: tuple) -> None:
@@ -200,7 +200,9 @@ def test_an_architecture_that_is_not_read_is_named_with_those_that_are(model: Pa
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     writer.close()
-    with pytest.raises(Unsupported, match=r"g.gguf: a GGUF file of architecture gemma9; those read are llama, .*tools"):
+    with pytest.raises(
+        Unsupported, match=r"g.gguf: a GGUF file of architecture gemma9; chipwise can read llama, .*tools"
+    ):
         chipwise.quantize("g.gguf", data=texts[0])
     assert not list(Path().glob("*.state"))
 
@@ -220,7 +222,7 @@ def test_a_damaged_state_is_named_and_left_alone(model: Path, texts: tuple, name
     state = Path("a.mix.gguf.state")
     (state / name).write_text(content, encoding="utf-8")
     with pytest.raises(
-        StudyError, match=rf"{name.split('/')[0]}.*: remove the folder a.mix.gguf.state and start again"
+        StudyError, match=rf"{name.split('/')[0]}.*; remove the folder a.mix.gguf.state and start again"
     ):
         chipwise.quantize(model, data=texts[0], device=CHIP, resume=True)
     assert (state / name).read_text(encoding="utf-8") == content
@@ -237,7 +239,7 @@ def test_a_damaged_input_of_a_layer_is_named(model: Path, texts: tuple) -> None:
         chipwise.quantize(model, data=texts[0], device=CHIP, on_progress=stop)
     kept = Path("a.mix.gguf.state/losses/input-0.npy")
     kept.write_bytes(kept.read_bytes()[:1000])
-    with pytest.raises(StudyError, match=r"input-0.npy: missing or damaged; remove the folder a.mix.gguf.state"):
+    with pytest.raises(StudyError, match=r"input-0.npy: missing or damaged; remove a.mix.gguf.state"):
         chipwise.quantize(model, data=texts[0], device=CHIP, resume=True)
 
 

@@ -36,7 +36,7 @@ def test_the_card_answers_the_four_questions(record):
 
 
 def test_the_card_says_with_which_instructions_it_was_measured(record):
-    assert "The instruction set of the processor that measured is unknown." in card(record)
+    assert "The instruction set of the processor used for measuring is unknown." in card(record)
     target = dataclasses.replace(record.target, instructions="AVX2 without VNNI")
     assert "Measured on a processor with AVX2 without VNNI;" in card(dataclasses.replace(record, target=target))
 

@@ -42,7 +42,7 @@ def test_a_knee_that_was_trained_briefly_is_a_proposal() -> None:
     words = explain.knee(record)
     assert f"The knee is trial {record.knee}" in words
     assert "It keeps 52 % of what the front offers" in words
-    assert "1.351 bits per byte are expected after a full training" in words
+    assert "1.351 bits per byte are expected after full training" in words
     assert "a suggestion, not a result" in words
     longest = max((t for t in record.trials if t.train_cpu_s), key=lambda t: t.train_cpu_s)
     assert "trained in full" in explain.knee(dataclasses.replace(record, knee=longest.number))

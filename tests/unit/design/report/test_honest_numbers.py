@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,6 +63,17 @@ def test_a_p99_limit_is_met_by_the_upper_bound_only(record, value, high, expecte
         assert "probably met" in printed(final_table(known))
 
 
+def test_limits_together_are_as_certain_as_the_least_certain(record) -> None:
+    """One limit probably met, another at risk: neither the page nor the terminal calls the design probably within."""
+    measured = {name: value for name, value in record.trial(record.winner).measured.items() if name != "peak_memory"}
+    known = changed(record, record.winner, measured=measured, measured_bounds={})
+    assert {status(known, "tpot_p99"), status(known, "peak_memory")} == {"probably met", "at risk"}
+    assert "at risk, not measured: " in printed(final_table(known))
+    (cells,) = re.findall(r"<tr><t[dh][^>]*>constraints</t[dh]>(.*?)</tr>", page(known), re.DOTALL)
+    assert "at risk, not measured" in cells
+    assert "probably met" not in cells
+
+
 def test_an_old_record_without_bounds_meets_no_p99(record) -> None:
     known = changed(record, record.winner, measured_bounds={})
     assert status(known, "tpot_p99") == "probably met"
@@ -109,9 +121,9 @@ def test_the_headline_states_the_test_text_where_it_is_known(record) -> None:
 def test_a_reference_design_outside_the_limits_shows_everywhere(record) -> None:
     measured = {**record.trial(record.baseline).measured, "tpot_p99": 0.5e-3}
     known = changed(record, record.baseline, measured=measured)
-    assert "The reference design was measured outside TPOT P99" in facts.comparison(known)
+    assert "The reference design was measured outside its limit on TPOT P99" in facts.comparison(known)
     assert "broken: TPOT P99" in card(known)
-    assert "The reference design was measured outside TPOT P99" in page(known)
+    assert "The reference design was measured outside its limit on TPOT P99" in page(known)
     assert "broken" in printed(final_table(known))
     assert "outside" not in facts.comparison(record)
 
@@ -159,17 +171,17 @@ def test_what_the_budget_bought_by_pencil(record) -> None:
     )
     bare = replace(record, winner=None, baseline=None, knee=None, front=(), promised_measured=())
     said = facts.bought(replace(bare, trials=trials))
-    assert "bought 3 trainings of 9 s to 11 s and 1 training of 10 min." in said
-    assert "differ by up to 1.6 % between seeds" in said
+    assert "paid for 3 training runs of 9 s to 11 s and 1 training run of 10 min." in said
+    assert "with different seeds differ by up to 1.6 %" in said
     assert not facts.bought(replace(bare, trials=()))
 
 
 def test_what_the_prior_said_stands_beside_what_came(record) -> None:
     told = Foreseen(expected=(1.25, 1.2, 1.3), loss=1.275, tau=0.456, trainings=12)
     said = facts.foreseen(replace(record, answer=replace(record.answer, foreseen=told)))
-    assert "expected bits per byte of 1.250 (1.200 to 1.300) of the winner" in said
+    assert "the prior expected for the winner was 1.250 (1.200 to 1.300)" in said
     assert "reached 1.275 on validation text" in said
-    assert said.endswith("first trainings of 12 designs with a Kendall's tau of 0.46.")
+    assert said.endswith("ranking of 12 designs and their ranking by first training runs was 0.46.")
     assert facts.foreseen(replace(record, answer=replace(record.answer, foreseen=None))) == ""
 
 

@@ -133,7 +133,7 @@ def test_a_run_without_a_feasible_candidate_names_the_closest():
     )
     text = Text(page(dataclasses.replace(record, constraints=tight))).text.replace("\u00a0", " ")
     smallest = min((t.measured["peak_memory"], t.number) for t in record.trials if t.measured)
-    assert f"Closest is trial {smallest[1]}: its peak memory is" in text
+    assert f"Trial {smallest[1]} comes closest: its peak memory is" in text
     assert "where the limit is 58 kB" in text
 
 

@@ -38,7 +38,7 @@ def test_past_a_soft_limit_bits_per_byte_count_as_more() -> None:
     bits = facts.quality(record, winner).value
     assert status(record) == ["paid"]
     told_ = facts.paid(record, winner)
-    assert f"count as 2.5 % more: {bits:.3f} as {bits * 1.025:.3f}." in told_
+    assert f"counts as 2.5 % more: {bits * 1.025:.3f} instead of {bits:.3f}." in told_
     assert told_ in page(record).replace("\N{NO-BREAK SPACE}", " ")
     assert "2.5 % more" in card(record)
     assert "| exceeded, penalised |" in card(record)
@@ -52,7 +52,7 @@ def test_past_a_soft_limit_bits_per_byte_count_as_more() -> None:
 def test_within_it_nothing_is_paid_and_without_one_nothing_is_said() -> None:
     record = soft(1.1)
     assert status(record) == ["met"]
-    assert facts.paid(record, record.trial(record.winner)).endswith("count as more by its share.")
+    assert facts.paid(record, record.trial(record.winner)).endswith("count as more, by the share stated as penalty.")
     plain = example_record()
     assert facts.paid(plain, plain.trial(plain.winner)) == ""
 

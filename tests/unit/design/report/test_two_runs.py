@@ -49,7 +49,7 @@ def test_designs_promises_and_seeds_are_those_of_the_records() -> None:
 
 def test_a_run_that_has_not_finished_is_shown_with_a_note() -> None:
     runs = both(PARTIAL)
-    assert "b has not finished; what is known so far is shown" in notes(runs)
+    assert "b has not finished; this shows what is known so far" in notes(runs)
     assert {row[0]: row[1:] for row in sections(runs)["Designs"][1]}["design"][1] == "no winner"
     assert to_data(runs)["runs"][1]["stopped"] == "a full disk"
     assert "has not finished" in page(runs)
@@ -119,12 +119,12 @@ def test_the_command_prints_writes_and_gives_json(monkeypatch, capsys) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["a"], "one run named, but exactly two can be compared"),
-        (["a", "b", "c"], "3 runs named, but exactly two can be compared"),
+        (["a"], "one run named, but two are needed for a comparison"),
+        (["a", "b", "c"], "3 runs named, but two are needed for a comparison"),
         (["a", "gpt2"], "a is a run and gpt2 is not"),
         (["a", "./a"], "name two different runs"),
         (["a", "b", "--device", "l4"], "--device only applies to models"),
-        (["gpt2", "--html", "x.html"], "--html is the page of two runs"),
+        (["gpt2", "--html", "x.html"], "--html writes a page that compares two runs"),
         (["a", "b", "--html", "no/such/x.html"], "no/such"),
     ],
 )

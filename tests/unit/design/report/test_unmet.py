@@ -46,7 +46,7 @@ def test_a_time_measured_on_a_busy_machine_is_unconfirmed_and_the_load_is_said()
     said = verdict(outside(clean=False))
     assert said.startswith("Limits are not confirmed for this winner: ")
     assert BUSY in said
-    assert "predicted were" in said
+    assert "; predicted: " in said
     assert next_step(outside(clean=False)).startswith("To measure again, when the machine is idle: chipwise search")
 
 
@@ -59,7 +59,7 @@ def test_a_prediction_with_less_than_the_wanted_confidence_is_unlikely() -> None
     limits = {"tpot_p50": "<= 1 us"}
     (found,) = unmet(outside(clean=True, limits=limits, measures=False, chance=0.4))
     assert found.state == "unlikely"
-    assert "is 40 % likely, and 90 % are wanted" in found.why
+    assert "is 40 %, but at least 90 % is required" in found.why
     assert not unmet(outside(clean=True, limits={"tpot_p50": "<= 1 s"}, measures=False, chance=0.95))
 
 

@@ -54,11 +54,11 @@ def test_a_budget_in_each_unit_by_pencil() -> None:
         ("budget: {cpu: 1 h}\ntrain: {on: cuda}", "budget.cpu: .*cuda trains on GPUs .*give gpu or tokens or usd"),
         ("budget: {gpu: 1 h}\ntrain: {on: ray}", "give cpu or tokens or usd instead; or train"),
         ("budget: {cpu: 1 h}\ntrain: {on: jobs, device: cuda}", "cannot account for CPU seconds"),
-        ("budget: {usd: 40}", "train.price: dollars need the price of a device's hour"),
-        ("budget: {cpu: 1 h, tokens: 2B}", "budget.tokens: cpu and tokens are two budgets"),
+        ("budget: {usd: 40}", "train.price: a budget in dollars needs the device's price"),
+        ("budget: {cpu: 1 h, tokens: 2B}", "budget.tokens: cpu and tokens are separate budgets"),
         ("budget: {tokens: 2}", "budget.tokens: 2 is too little"),
         ("budget: {gpu: 8}", "budget.gpu: 8 has no unit"),
-        ("budget: {tokens: 2M, final: 3M}", "budget.final: one final training takes more than the whole budget"),
+        ("budget: {tokens: 2M, final: 3M}", "budget.final: one final training run exceeds the whole budget"),
         ("train: {on: rays}", "train.on: unknown trainer 'rays'; did you mean 'ray'"),
         (f"train: {{on: {'x' * 9_000}}}", "train.on: unknown trainer 'x{58}…;"),
         ("train: {on: 'cuda:a'}", "train.on: 'cuda:a' names no GPUs"),
@@ -97,7 +97,7 @@ def test_dollars_beside_tokens_end_what_is_too_dear() -> None:
     assert both.left(seconds=500.0, tokens=1_000_000) == pytest.approx(1e6)
     assert both.left(seconds=5.0, tokens=4_000_000) == 1e6  # the tokens end first
     assert both.left(seconds=1_500.0, tokens=1_000_000) < 0
-    with pytest.raises(SpecError, match="dollars need the price"):
+    with pytest.raises(SpecError, match="a budget in dollars needs the device's price"):
         spec("budget: {tokens: 5M, usd: 1}")
     with pytest.raises(SpecError, match=r"budget.usd: .*0"):
         spec("budget: {tokens: 5M, usd: 0}\ntrain: {on: ray, price: 2 USD/h}")
@@ -143,7 +143,7 @@ def test_cpu_seconds_are_of_budgets_in_cpu_time_alone() -> None:
     budget.require_cpu("anything")
     for other in (BudgetSpec(gpu="8 h"), BudgetSpec(tokens="2B"), BudgetSpec(usd=40)):
         for read in (lambda: other.cpu_s, lambda: other.final_s, lambda: other.require_cpu("this")):  # noqa: B023
-            with pytest.raises(SpecError, match=f"budget.{other.unit}: this takes a budget of CPU time"):
+            with pytest.raises(SpecError, match=f"budget.{other.unit}: this needs a budget of CPU time"):
                 read()
 
 

@@ -73,7 +73,7 @@ def test_limits_budget_and_seed_may_change_and_where_it_trains(change, tmp_path)
     [
         (
             {"space__d_model": [32, 128]},
-            r"^space\.d_model: was \[32, 64\] and is now \[32, 128\], and the run in r can",
+            r"^space\.d_model: was \[32, 64\] and is now \[32, 128\]; the run in r can",
         ),
         ({"space__layer__heads": [2]}, r"^space\.layer\.heads: was \[1\]"),
         ({"workload": {"prompt_tokens": 3}}, r"^workload\.prompt_tokens: was \d+ and is now 3"),
@@ -141,9 +141,9 @@ def test_searches_by_law_and_runs_from_a_model_take_other_limits(kind, change, t
         (
             LAW,
             {"budget": {"tokens": "200B"}},
-            r"^budget\.tokens: was '100B' and is now '200B', .* only with new limits .* or another seed;",
+            r"^budget\.tokens: was '100B' and is now '200B'; .* only with new limits .* or another seed;",
         ),
-        (CUT, {"seed": 1}, r"^seed: was 0 and is now 1, .* only with new limits \(constraints\) or another budget;"),
+        (CUT, {"seed": 1}, r"^seed: was 0 and is now 1; .* only with new limits \(constraints\) or another budget;"),
         (CUT, {"start_from": "other"}, r"^start_from: was 'model' and is now 'other'"),
         (CUT, {"weights": "int8"}, r"^weights: was 'fp32' and is now 'int8'"),
         (CUT, {"workload": {"prompt_tokens": 9, "new_tokens": 4}}, r"^workload\.prompt_tokens: was 8 and is now 9"),
@@ -157,5 +157,7 @@ def test_what_they_keep_is_refused_by_name(kind, change, said) -> None:
 def test_a_search_does_not_become_a_run_from_a_model(tmp_path) -> None:
     with RunFolder(tmp_path / "r", spec()) as folder:
         folder.study.touch()
-    with pytest.raises(SpecError, match=r"^start_from: the run in .* searches a space, and this one does not; .*--out"):
+    with pytest.raises(
+        SpecError, match=r"^start_from: the run in .* searches a space, but the new run does not; .*--out"
+    ):
         RunFolder(tmp_path / "r", of_kind(CUT), resume=True)

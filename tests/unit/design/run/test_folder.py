@@ -69,7 +69,7 @@ def test_a_password_is_never_written_and_asked_for_again(tmp_path) -> None:
     with RunFolder(tmp_path / "a", SPEC, storage=url) as folder:
         assert folder.where == url
     assert read_json(tmp_path / "a" / "spec.json")["storage"] == "postgresql://me:***@host/x"
-    with pytest.raises(StudyError, match="name it again, with its password"):
+    with pytest.raises(StudyError, match="give --storage again, with the password"):
         RunFolder(tmp_path / "a", SPEC, resume=True)
     with RunFolder(tmp_path / "a", SPEC, resume=True, storage=url) as folder:
         assert folder.where == url
@@ -115,20 +115,20 @@ def test_a_folder_is_resumed_where_something_was_begun_and_its_store_is_not_chan
         folder.study.touch()
     with RunFolder(tmp_path / "a", SPEC, resume=True) as folder:
         assert folder.resumed
-    with pytest.raises(StudyError, match="go on without --storage"):
+    with pytest.raises(StudyError, match="resume without --storage"):
         RunFolder(tmp_path / "a", SPEC, resume=True, storage="sqlite:///x.db")
     with pytest.raises(StudyError, match="already holds a run; go on with --resume"):
         RunFolder(tmp_path / "a", SPEC)
     other = dataclasses.replace(SPEC, profiling="measured")
     with pytest.raises(
-        SpecError, match=r"^profiling: was 'hybrid' and is now 'measured', and the run in .*a can go on"
+        SpecError, match=r"^profiling: was 'hybrid' and is now 'measured'; the run in .*a can be resumed"
     ):
         RunFolder(tmp_path / "a", other, resume=True)
     with RunFolder(tmp_path / "a", other, restart=True) as folder:  # which put the other aside
         assert not folder.resumed
     assert (holds_run(tmp_path / "a"), holds_run(tmp_path / "b")) == (False, False)
     with RunFolder(tmp_path / "c", SPEC) as folder:
-        folder.about.touch()
+        (folder.path / "about.json").touch()
         assert holds_run(tmp_path / "c")
 
 

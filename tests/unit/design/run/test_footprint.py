@@ -48,7 +48,7 @@ def test_without_a_counter_the_data_sheet_of_the_processor_counts() -> None:
     cost = footprint({"train": 64.0}, cpu="AMD EPYC 7763 64-Core Processor", measured={}, carbon=None)
     assert cost is not None
     assert cost.energy_j == pytest.approx(280.0)  # 280 W for 64 cores, 64 CPU seconds
-    assert cost.source == "analytic: 280 W for 64 cores on the data sheet of AMD EPYC 7763"
+    assert cost.source == "analytic: 280 W for 64 cores, from the data sheet of AMD EPYC 7763"
     assert "its CO2 is unknown: state the grid's" in cost.sentence
     hybrid = footprint({"train": 24.0}, cpu="13th Gen Intel(R) Core(TM) i9-13900K", measured={}, carbon=None)
     assert hybrid is not None
@@ -62,7 +62,7 @@ def test_an_unknown_processor_costs_an_unknown_number(cpu: str) -> None:
     assert (cost.energy_j, cost.co2_g) == (None, None)
     assert cost.sentence == (
         "Energy and CO2 of the search are unknown: no energy counter is readable (/sys/class/powercap), and "
-        f"{cpu} fits no data sheet."
+        f"{cpu} matches no data sheet."
     )
     assert footprint({}, cpu=cpu, measured={}, carbon=None) is None
 

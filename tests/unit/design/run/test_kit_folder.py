@@ -215,7 +215,7 @@ def test_results_of_a_run_that_moved_are_filed_by_name(run: Path, tmp_path) -> N
     moved = run.rename(tmp_path / "moved")
     found = chipwise.import_measurements(path)
     assert found.run is None
-    assert "name its folder with --run FOLDER" in found.notes[0]
+    assert "give its folder: --run FOLDER" in found.notes[0]
     assert chipwise.import_measurements(path, run=moved).run == moved
     assert set(kit_results(moved)) == {0, 1}
 
@@ -275,7 +275,7 @@ def test_results_of_another_run_are_refused(run: Path, tmp_path) -> None:
 def test_two_machines_under_one_name_are_refused(run: Path) -> None:
     chipwise.kit(run, device="my-board", candidates=0)
     chipwise.import_measurements(results_of(run))
-    with pytest.raises(SpecError, match="measured on B; the results of this run that are here"):
+    with pytest.raises(SpecError, match="measured on B, but earlier results of this run"):
         chipwise.import_measurements(results_of(run, machine={"name": "B", "cpu": "B", "cores": 1}))
     assert kit_results(run)[0].metric("tpot_p50") == pytest.approx(1e-3)
 
@@ -283,12 +283,12 @@ def test_two_machines_under_one_name_are_refused(run: Path) -> None:
 def test_what_is_no_run_or_has_nothing_yet_says_so(run: Path, tmp_path) -> None:
     with pytest.raises(StudyError, match="holds no run"):
         FinishedRun.open(tmp_path)
-    with pytest.raises(InputError, match="prompt: is already set by the run"):
+    with pytest.raises(InputError, match="prompt: the run"):
         chipwise.kit(run, prompt=5)
     record = json.loads((run / "record.json").read_text())
     (run / "record.json").write_text(json.dumps(record | {"winner": None, "baseline": None, "front": [], "trials": []}))
     (run / "winner" / "chipwise.json").unlink()
-    with pytest.raises(StudyError, match="neither a winner nor a front yet"):
+    with pytest.raises(StudyError, match="neither a winner nor a Pareto front yet"):
         chipwise.kit(run)
     (run / "record.json").unlink()
     with pytest.raises(StudyError, match=r"no record.json yet; write it with: chipwise report"):

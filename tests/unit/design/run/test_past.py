@@ -62,7 +62,7 @@ def test_a_line_that_is_none_is_named_and_nothing_is_imported(store, tmp_path, c
 def test_a_torn_line_of_the_store_says_what_to_do(store) -> None:
     store.add([one()])
     store.path.write_text(store.path.read_text()[:-20])
-    with pytest.raises(SpecError, match=r"trainings\.jsonl, line 1: .*; chipwise prior reset deletes the file"):
+    with pytest.raises(SpecError, match=r"trainings\.jsonl, line 1: .*; delete the file with chipwise prior reset"):
         store.entries()
 
 

@@ -34,7 +34,7 @@ def test_json_gains_the_quality_beside_the_costs() -> None:
 
 def test_explain_prices_what_a_change_of_the_model_may_cost() -> None:
     shown = CliRunner().invoke(app, ["explain", "gpt2", "--all", "--train-tokens", "300B"]).stdout
-    changes = re.findall(r"with advice \d+ by size and shape: ([+-][\d.]+) \[([+-][\d.]+), ([+-][\d.]+)\]", shown)
+    changes = re.findall(r"advice \d+ changes the loss by ([+-][\d.]+) \[([+-][\d.]+), ([+-][\d.]+)\]", shown)
     assert changes
     assert all(float(low) <= float(value) <= float(high) for value, low, high in changes)
 

@@ -27,7 +27,7 @@ def test_a_file_without_it_means_what_it_meant() -> None:
 
 
 def test_a_strategy_and_the_law_do_not_both_choose() -> None:
-    with pytest.raises(SpecError, match="law ignores search"):
+    with pytest.raises(SpecError, match="`quality: proxy` ignores search"):
         spec(quality="proxy", search="random")
     assert spec(quality="supernet", search="random").search.strategy == "random"
 
@@ -43,7 +43,7 @@ def test_the_budget_is_that_of_shared_weights() -> None:
     ("quality", "said"),
     [
         ("supernets", "did you mean 'supernet'"),
-        ({"method": "proxy", "budget": "1 min"}, "quality.budget: only method: supernet"),
+        ({"method": "proxy", "budget": "1 min"}, "quality.budget: only `method: supernet`"),
         ({"method": "supernet", "budget": "3"}, "quality.budget: .*no unit"),
         ({"method": "supernet", "budget": "0 s"}, "quality.budget: must be positive"),
         ({"methods": "proxy"}, "did you mean 'method'"),
@@ -58,7 +58,7 @@ def test_models_with_different_norms_do_not_share_weights() -> None:
     for choice in ({"norm": ["rmsnorm", "layernorm"]}, {"norm_place": ["pre", "both"]}):
         space = PLAIN["space"] | choice
         assert spec(space=space).quality.chosen == "short-training"
-        with pytest.raises(SpecError, match=r"space\.norm: models that share weights have one kind and place"):
+        with pytest.raises(SpecError, match=r"space\.norm: models that share weights must all use one kind of norm"):
             spec(space=space, quality="supernet")
 
 

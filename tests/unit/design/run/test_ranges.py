@@ -55,10 +55,10 @@ def test_a_run_file_with_ranges_is_the_one_with_their_lists() -> None:
 @pytest.mark.parametrize(
     ("space", "said"),
     [
-        ({"d_model": "512..64"}, "space.d_model: a range goes from a smaller to a larger size above 0, not 512..64"),
-        ({"depth": "0..4"}, "space.depth: a range goes from a smaller to a larger size above 0, not 0..4"),
-        ({"depth": "1..100"}, "space.depth: at most 64 depths, not 100"),
-        ({"d_model": "100..110"}, "space.d_model: no multiple of 16, the tile of products on this machine, lies in"),
+        ({"d_model": "512..64"}, "space.d_model: a range must go from a smaller to a larger size above 0, not 512..64"),
+        ({"depth": "0..4"}, "space.depth: a range must go from a smaller to a larger size above 0, not 0..4"),
+        ({"depth": "1..100"}, "space.depth: a range may have at most 64 depths, not 100"),
+        ({"d_model": "100..110"}, "space.d_model: 100..110 contains no multiple of 16, the tile of matrix products on"),
         ({"d_model": "64...256"}, "space.d_model"),
     ],
 )

@@ -72,5 +72,7 @@ def test_limits_on_other_devices_are_on_metrics_of_their_own() -> None:
 
 
 def test_a_limit_that_a_data_sheet_cannot_answer_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"targets\[0\].constraints.tpot_sustained: no sheet predicts it"):
+    with pytest.raises(
+        SpecError, match=r"targets\[0\].constraints.tpot_sustained: data sheets do not predict this metric"
+    ):
         run_spec({**PLAIN, "targets": [{"device": "l4", "constraints": {"tpot_sustained": "<= 1 s"}}]}, file="toy.yaml")

@@ -51,12 +51,12 @@ def test_a_name_and_a_file_are_tasks_and_may_have_floors() -> None:
     ("fields", "message"),
     [
         ({"tasks": ["organ-systems"]}, r"tasks\[0\].name: .*did you mean 'organ-system'"),
-        ({"tasks": ["a.csv", "b/a.csv"]}, "two tasks have one name"),
+        ({"tasks": ["a.csv", "b/a.csv"]}, "two tasks have the same name"),
         ({"tasks": [{"file": "a.txt"}]}, "neither .csv nor .jsonl"),
         ({"tasks": [{"name": "chapters", "file": "a.csv"}]}, "either"),
         ({"tasks": [{"file": "a.csv", "kind": "ranking"}]}, "kind"),
         ({"tasks": ["chapters"], "constraints": {"accuracy@organ-system": ">= 85 %"}}, "chapters"),
-        ({"constraints": {"accuracy@organ-system": ">= 85 %"}}, "list 'organ-system' under tasks"),
+        ({"constraints": {"accuracy@organ-system": ">= 85 %"}}, "list 'organ-system' under `tasks`"),
     ],
 )
 def test_what_is_wrong_is_named(fields, message) -> None:
@@ -79,7 +79,7 @@ def test_a_missing_label_is_named_before_anything_is_trained(tmp_path) -> None:
 def test_a_floor_on_a_metric_that_the_task_does_not_have_is_refused(tmp_path) -> None:
     write_task(tmp_path)
     asked = spec(tasks=["mine.csv"], constraints={"spearman@mine": ">= 0.5"}, folder=str(tmp_path))
-    with pytest.raises(SpecError, match="mine is classification; limit accuracy@mine instead"):
+    with pytest.raises(SpecError, match="mine is a classification task; limit accuracy@mine instead"):
         load_tasks(asked)
 
 

@@ -44,7 +44,7 @@ def test_a_winner_is_read(tmp_path: Path) -> None:
     ("changes", "named"),
     [
         ({"arch": "absent"}, "arch: this field is missing"),
-        ({"arch": 5}, "a model is a mapping"),
+        ({"arch": 5}, "a model must be a mapping"),
         ({"weights": 8}, "weights: "),
         ({"weights": "int7"}, "int7"),
         ({"workload": {"prompt_tokens": "many"}}, r"workload\.prompt_tokens"),

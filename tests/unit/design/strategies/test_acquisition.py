@@ -58,7 +58,7 @@ def test_what_was_observed_counts_in_the_units_of_the_candidates() -> None:
 
 
 def test_a_front_that_was_observed_leaves_little_to_what_it_dominates() -> None:
-    """Seconds and bytes: of two candidates the cheaper one lies behind the front, the dearer one before it."""
+    """Seconds and bytes: of two candidates the cheaper one lies behind the front, the more expensive one before it."""
     observed = np.array([[1.0, 9e9], [2.0, 5e9], [4.0, 1e9]])
     mean, std = np.array([[2.5, 6e9], [3.0, 2e9]]), np.array([[0.1, 0.0], [0.1, 0.0]])
     assert most_informative(mean, std, _independent(std), observed, 1).tolist() == [1]

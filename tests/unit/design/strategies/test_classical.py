@@ -74,7 +74,7 @@ def test_proxy_goes_by_its_score_alone() -> None:
 
 def test_proxy_without_a_score_says_so() -> None:
     problem = Problem(cardinalities=np.full(4, 3), goals=(Goal(name="loss"),))
-    with pytest.raises(InputError, match="proxy needs a score"):
+    with pytest.raises(InputError, match="'proxy' needs a score"):
         make_strategy("proxy", problem, seed=0)
 
 

@@ -56,15 +56,15 @@ def test_by_hand() -> None:
 def test_microseconds_and_megabytes_side_by_side() -> None:
     part = [Option(loss=0.0, costs={"s": 4e-6, "bytes": 4e7}), Option(loss=1.0, costs={"s": 1e-6, "bytes": 9e7})]
     assert choose([part] * 3, {"s": 9.5e-6, "bytes": 1.8e8}).count(1) == 1
-    with pytest.raises(Infeasible, match="no choice keeps all limits together"):
+    with pytest.raises(Infeasible, match="no choice meets all limits together"):
         choose([part] * 3, {"s": 5e-6, "bytes": 1.5e8})
 
 
 def test_errors_name_what_is_missing() -> None:
     part = [Option(loss=0.0, costs={"s": 2.0})]
-    with pytest.raises(Infeasible, match="s: at least 4 is needed, the limit is 3"):
+    with pytest.raises(Infeasible, match="s: at least 4 is needed, but the limit is 3"):
         choose([part, part], {"s": 3.0})
-    with pytest.raises(InputError, match="lacks its bytes"):
+    with pytest.raises(InputError, match="lacks the cost bytes, which has a limit"):
         choose([part], {"bytes": 3.0})
     with pytest.raises(InputError, match="part 1 has no option"):
         choose([part, []], {"s": 3.0})

@@ -23,7 +23,7 @@ def test_the_knee_and_why() -> None:
     assert spot is not None
     assert spot.trial == 1
     assert spot.kept == pytest.approx({"loss": 0.8, "speed": 0.8})
-    assert "of the improvement along the front it has 80 % in loss and 80 % in speed" in spot.why
+    assert "from the front's worst to its best value, it reaches 80 % in loss and 80 % in speed" in spot.why
     assert "the other 20 % in loss would cost 80 % in speed" in spot.why
 
 

@@ -176,7 +176,7 @@ def test_of_equal_parameters_neither_three_layers_nor_a_narrow_stream_is_best() 
 def test_far_from_the_published_trainings_the_interval_of_a_difference_widens_and_a_note_says_so() -> None:
     near, far = (published_quality(llama(24, 1024), tokens=t) for t in (1e11, 1e14))
     assert not near.notes
-    assert any("outside the published trainings" in note for note in far.notes)
+    assert any("outside the range of the published training runs" in note for note in far.notes)
     assert far.loss.high / far.loss.low > near.loss.high / near.loss.low
     inside, beyond = (published_change(llama(24, 768), llama(24, 1024), tokens=t) for t in (1e11, 1e14))
     assert beyond.high - beyond.low > inside.high - inside.low
@@ -336,12 +336,12 @@ def test_notes_name_what_is_outside_the_trainings() -> None:
     assert law.notes(shape(1e8, 64, 4), 3.5e11) == []
     assert law.notes(shape(2e9, 64, 4), 1e10) == []
     assert law.notes(shape(3e9, 64, 4), 2e12) == [
-        "3B parameters in layers are outside the published trainings' 100M to 2B",
-        "2T tokens are outside the published trainings' 10B to 350B",
+        "3B parameters in layers are outside the range of the published training runs, 100M to 2B",
+        "2T tokens are outside the range of the published training runs, 10B to 350B",
     ]
     assert law.notes(shape(9e7, 64, 4), 9e9) == [
-        "90M parameters in layers are outside the published trainings' 100M to 2B",
-        "9B tokens are outside the published trainings' 10B to 350B",
+        "90M parameters in layers are outside the range of the published training runs, 100M to 2B",
+        "9B tokens are outside the range of the published training runs, 10B to 350B",
     ]
     mixture = Shapes(least=4e8, most=1e9, width=64, depth=4)
     assert law.notes(mixture, 1e11) == [
@@ -386,7 +386,7 @@ def test_the_laws_begin_at_ten_million_parameters_and_a_hundred_million_tokens(t
         assert (found.unit, found.tokens, found.source) == ("nats/token", tokens, shipped().source)
         assert found.parameters == pytest.approx(4 * small.layer_parameters(small.layers[0]))
     else:
-        with pytest.raises(InputError, match=r"from 10M parameters and 100M tokens on"):
+        with pytest.raises(InputError, match=r"at least 10M parameters and 100M tokens"):
             published_quality(small, tokens=tokens)
         with pytest.raises(InputError):
             published_change(llama(), small, tokens=tokens)
@@ -399,13 +399,13 @@ def test_ones_own_law_is_named() -> None:
     assert found.per_byte(4.0).loss.high == pytest.approx(found.loss.high / (4 * math.log(2)))
     assert found.per_byte(0.5).loss.low == pytest.approx(found.loss.low * 2 / math.log(2))  # two tokens a byte
     for wrong in (0.0, -1.0, math.inf, math.nan):
-        with pytest.raises(InputError, match="give a positive number"):
+        with pytest.raises(InputError, match="bytes per token must be positive"):
             found.per_byte(wrong)
 
 
 def test_a_law_has_fourteen_constants() -> None:
     for wrong in ({"constants": np.zeros(13)}, {"covariance": np.zeros((14, 13))}):
-        with pytest.raises(SpecError, match="a law has 14 constants: level, ln_floor"):
+        with pytest.raises(SpecError, match="a law needs 14 constants: level, ln_floor"):
             replace(EXACT, **wrong)
     fields = law_fields(EXACT)
     assert law_from(fields) is not EXACT

@@ -72,7 +72,7 @@ def test_a_free_first_objective_is_penalised_where_it_is_priced() -> None:
     costs, violations = inner.problem.price(np.array([[3, 0], [1, 0]]))
     assert (costs.tolist(), violations.tolist()) == ([[13.0 * 2], [11.0]], [[-1.0], [1.0]])
     trials = (Limit(name="soft", penalty=0.5),)
-    with pytest.raises(InputError, match="the first objective, cost, is free"):
+    with pytest.raises(InputError, match="the first objective, cost, is computed without trials"):
         SoftLimits(
             Problem(cardinalities=np.array([2]), goals=(Goal(name="cost", free=True),), limits=trials, free=free), Inner
         )
@@ -173,10 +173,10 @@ def test_what_an_evaluation_may_not_return() -> None:
     """Anything that is no list of numbers, shown in 80 characters, and an error with its place."""
     assert attempt(returns("abc"), np.array([1])) == (
         "failed",
-        "the evaluation returned 'abc', which is not a list of numbers",
+        "the evaluation returned 'abc'; it must return numbers or an Outcome",
     )
     kind, said = attempt(returns("y" * 200), np.array([1]))
-    assert (kind, len(said)) == ("failed", len("the evaluation returned , which is not a list of numbers") + 80)
+    assert (kind, len(said)) == ("failed", len("the evaluation returned ; it must return numbers or an Outcome") + 80)
 
     def broken(row: np.ndarray) -> float:
         raise KeyError("gone")

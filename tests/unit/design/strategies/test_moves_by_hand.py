@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chipwise.design.strategies.algorithms import make_strategy
-from chipwise.design.strategies.algorithms.base import BaseStrategy, mutated
+from chipwise.design.strategies.algorithms.base import BaseStrategy, draw_new, every_row, mutated
 from chipwise.design.strategies.algorithms.choice_table import ChoiceTable, gumbel
 from chipwise.design.strategies.algorithms.halving import Asha
-from chipwise.design.strategies.algorithms.random_search import draw_new, every_row
 from chipwise.design.strategies.encoding import Encoder
 from chipwise.design.strategies.history import History
 from chipwise.design.strategies.insights import _exchanges, _gain, importance
-from chipwise.design.strategies.pareto import covered, crowding, gain, hypervolume, non_dominated, ranks
+from chipwise.design.strategies.pareto import covered, crowding, hypervolume, non_dominated, ranks
 from chipwise.design.strategies.pool import Pool
 from chipwise.design.strategies.strategy import Goal, Limit, Problem
 
@@ -302,14 +301,3 @@ def test_gumbel_noise_draws_each_value_as_often_as_its_probability() -> None:
     drawn = table.rows(logits + gumbel(np.random.default_rng(0), (20_000, 3)))[:, 0]
     shares = np.exp(logits) / np.exp(logits).sum()
     assert np.bincount(drawn) / 20_000 == pytest.approx(shares, abs=0.01)
-
-
-@given(st.integers(2, 4), st.integers(0, 6), st.integers(0, 10_000))
-def test_what_a_point_adds_is_the_difference_of_volumes(goals: int, count: int, seed: int) -> None:
-    """Also of a point that is better, or worse, than all others in the last objective, and of one past the corner."""
-    rng, corner = np.random.default_rng(seed), np.full(goals, 4.0)
-    front = rng.integers(0, 5, (count, goals)).astype(float)
-    for last in (0.0, 2.0, 3.0, 5.0):
-        point = np.r_[rng.integers(0, 4, goals - 1), last]
-        expected = hypervolume(np.vstack([front, point]), corner) - hypervolume(front, corner)
-        assert gain(point, front, corner) == pytest.approx(expected, abs=1e-9)

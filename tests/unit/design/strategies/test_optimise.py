@@ -152,7 +152,7 @@ def test_a_function_of_the_script_itself_can_be_evaluated_in_workers(tmp_path) -
     done = subprocess.run([sys.executable, "mine.py"], capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout.strip() == "9", done.stderr
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, cwd=tmp_path)
-    assert "typed into a session" in done.stderr
+    assert "typed into an interactive session" in done.stderr
 
 
 def test_a_strategy_is_never_told_while_it_is_asked(tmp_path, monkeypatch) -> None:

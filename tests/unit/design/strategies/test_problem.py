@@ -17,7 +17,7 @@ LOSS = (Goal(name="loss"),)
     ("make", "message"),
     [
         (lambda: Goal(name=3), "name: must be text"),
-        (lambda: Goal(name="loss", direction="down"), "direction: 'down' is not one of these"),
+        (lambda: Goal(name="loss", direction="down"), "direction: 'down' is not an accepted value"),
         (lambda: Goal(name="loss", free="yes"), "free: must be true or false"),
         (lambda: Limit(name="size", penalty="10 %"), "penalty: must be a number"),
         (lambda: Limit(name="size", penalty=-1.0), "size: a penalty must be above 0, not -1"),
@@ -26,8 +26,8 @@ LOSS = (Goal(name="loss"),)
         (lambda: Problem(cardinalities=[2.5], goals=LOSS), r"cardinalities: .*not \[2.5\]"),
         (lambda: Problem(cardinalities=[2, 0], goals=LOSS), r"cardinalities: .*not \[2, 0\]"),
         (lambda: Problem(cardinalities=3, goals=LOSS), "cardinalities: .*not 3"),
-        (lambda: Problem(cardinalities=[2], goals="loss"), "goals must be a tuple of Goal, not text"),
-        (lambda: Problem(cardinalities=[2], goals=["loss"]), "goals must be a tuple of Goal, not a list"),
+        (lambda: Problem(cardinalities=[2], goals="loss"), "goals must be a tuple of Goal objects, not text"),
+        (lambda: Problem(cardinalities=[2], goals=["loss"]), "goals must be a tuple of Goal objects, not a list"),
         (lambda: Problem(cardinalities=[2], goals=LOSS, limits=LOSS), "limits must be a tuple of Limit"),
         (lambda: Problem(cardinalities=[2], goals=LOSS, prior=3), "prior must be a function of rows"),
         (lambda: Problem(cardinalities=[2], goals=()), "at least one objective"),
@@ -48,7 +48,7 @@ def test_lists_and_whole_floats_are_taken() -> None:
     ("changes", "message"),
     [
         ({"problem": "p"}, "problem must be a Problem, not text"),
-        ({"evaluate": 3}, "evaluate must be a function of one row, not a whole number"),
+        ({"evaluate": 3}, "evaluate must be a function that takes one row, not a whole number"),
         ({"evaluations": "10"}, "evaluations: must be a whole number, not text"),
         ({"evaluations": 0}, "evaluations: must be at least 1, not 0"),
         ({"batch": 0.5}, "batch: must be a whole number"),

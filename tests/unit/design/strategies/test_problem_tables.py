@@ -123,7 +123,7 @@ def test_equal_lines_count_once_and_contradicting_ones_are_refused(tmp_path) -> 
     path = write(tmp_path, ["a,loss", "0,5", "1,3", "0,5"])
     assert len(problem_from_table(path, choices=["a"], objectives=["loss"]).rows) == 2
     path = write(tmp_path, ["a,loss", "0,5", "1,3", "0,6"])
-    with pytest.raises(SpecError, match=r"line 4: is the architecture of line 2 with other measurements"):
+    with pytest.raises(SpecError, match=r"line 4: holds the architecture of line 2 with different measurements"):
         problem_from_table(path, choices=["a"], objectives=["loss"])
 
 

@@ -113,5 +113,5 @@ def test_problem_refuses_what_cannot_be_searched() -> None:
         Problem(cardinalities=np.array([2]), goals=(Goal(name="cost", free=True),))
     with pytest.raises(InputError, match="at least one value"):
         Problem(cardinalities=np.array([2, 0]), goals=(Goal(name="loss"),))
-    with pytest.raises(InputError, match="1 kinds"):
+    with pytest.raises(InputError, match="one kind for each of 2 variables, not 1"):
         Problem(cardinalities=np.array([2, 2]), goals=(Goal(name="loss"),), kinds=("width",))

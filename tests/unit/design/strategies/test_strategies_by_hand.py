@@ -429,7 +429,7 @@ def test_beliefs_are_free_costs_models_and_the_chance_of_limits() -> None:
     assert mean.tolist() == [[7.0, costs[0]], [7.0, costs[1]]]
     assert std.tolist() == [[0.5, 0.0]] * 2
     assert chance == pytest.approx(float(normal_cdf(np.array(1.0)) * normal_cdf(np.array(-0.5))))
-    assert found._predicted(pool.rows[index]).tolist() == mean.tolist()
+    assert found.predict(pool.rows[index])[0].tolist() == mean.tolist()
     mean, std, excess = found.predict(pool.rows[index])
     assert (mean[:, 1].tolist(), std[:, 0].tolist(), excess.tolist()) == (costs.tolist(), [0.5] * 2, [[-1.0, 1.0]] * 2)
 

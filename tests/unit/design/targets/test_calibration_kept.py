@@ -20,6 +20,11 @@ SPEC = SimpleNamespace(
 SPACE = SimpleNamespace(drawn=None)
 
 
+def new(room):
+    """Files of a run that has not begun."""
+    return {"profile": room / "new.json", "calibrating": room / "new.jsonl"}
+
+
 class Killed(Exception):
     pass
 
@@ -45,3 +50,21 @@ def test_what_was_measured_survives_a_kill(tmp_path, monkeypatch) -> None:
     assert folder.profile.exists()
     local._calibrated(SPEC, SPACE, folder, str)
     assert found == [False, True]
+
+
+def test_a_search_takes_an_earlier_profile_unless_its_models_are_its_own(tmp_path, monkeypatch) -> None:
+    folder = SimpleNamespace(profile=tmp_path / "profile.json", calibrating=tmp_path / "partial.jsonl")
+    asked, said = [], []
+    monkeypatch.setattr(
+        local, "saved_profile", lambda runtime, threads: asked.append((runtime, threads)) or core_like()
+    )
+    monkeypatch.setattr(local, "calibrate", lambda **how: pytest.fail("it was calibrated again"))
+    assert local.least_calibration_s(SPEC, folder) == 0.0
+    assert local._calibrated(SPEC, SPACE, folder, said.append) == core_like()
+    assert folder.profile.exists()
+    assert said == [f"by chipwise calibrate of {core_like().created[:10]}"]
+    images = SimpleNamespace(own=None, kind=SimpleNamespace(calibration="images"))
+    local.least_calibration_s(SimpleNamespace(**{**vars(SPEC), "space": images}), SimpleNamespace(**new(tmp_path)))
+    assert asked[-1] == ("onnxruntime-images", 1)
+    own = SimpleNamespace(**{**vars(SPEC), "space": SimpleNamespace(own=object(), kind=images.kind)})
+    assert local.least_calibration_s(own, SimpleNamespace(**new(tmp_path))) > 0.0

@@ -237,8 +237,8 @@ def test_a_winners_promises_over_prompts_are_not_compared_with_one_prompt() -> N
     beside = _beside_promises(found, winner)
     assert (set(beside.promised), [limit.metric for limit in beside.limits]) == ({"tpot_p50"}, ["tpot_p50"])
     assert beside.notes == (
-        "the winner's P99s and memory hold over prompts of 16 to 96 tokens; these are all of 16; measure the longer, "
-        "too: --prompt 96",
+        "the winner's P99s and memory were predicted for prompts of 16 to 96 tokens, but all measured prompts have 16; "
+        "measure the longer ones too: --prompt 96",
     )
     winner.prompt_p99 = None
     assert (_beside_promises(found, winner).promised, _beside_promises(found, winner).limits) == (known, limits)
@@ -254,6 +254,6 @@ def test_a_kit_with_one_prompt_says_that_p99s_over_the_spread_are_predicted(monk
     notes: Any = kit_return.kit_notes({0: trial}, run, folder, target, on_note=told.append)  # type: ignore[arg-type]
     assert "ttft_p99" not in notes[0]["measured"]
     assert told == [
-        "this kit measured prompts of 16 tokens, the P50: P99s over prompts of up to 96 tokens (P99) and memory are "
+        "this kit measured only the P50 prompt of 16 tokens; P99s and memory with prompts of up to 96 tokens (P99) are "
         "predicted from its results"
     ]

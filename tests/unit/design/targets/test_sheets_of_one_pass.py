@@ -64,7 +64,7 @@ def test_a_law_of_whole_runs_moves_the_rows_too() -> None:
     Where heads do not fill the width kernels are priced one by one, 2.4 times quicker here than the law: a search over
     both would choose between two cost models.
     """
-    with pytest.raises(Unsupported, match="which do not compare; name another runtime"):
+    with pytest.raises(Unsupported, match="the two kinds of prediction are not comparable; name another runtime"):
         target("images", "h100-sxm", "torch-compile", weights=["bf16"])
     plain = {**IMAGE, "patch": [2, 4, 7, 14], "stem": ["patches"]}
     layer = {**LAYER, "heads": [2], "ffn_width": [64, 128, 256, 512]}
@@ -91,7 +91,7 @@ def test_what_was_measured_there_moves_predictions() -> None:
 def test_what_no_sheet_prices_is_refused_in_words() -> None:
     with pytest.raises(Unsupported, match=r"llama\.cpp serves models of text, not of images"):
         check_space(SearchSpace(build(SpaceSpec, SPACES["images"])), "llama.cpp")
-    with pytest.raises(Unsupported, match="watts and joules"):
+    with pytest.raises(Unsupported, match="watts nor joules"):
         SheetTarget(
             SearchSpace(build(SpaceSpec, SPACES["images"])),
             datasheet.load("raspberry-pi-5"),

@@ -97,7 +97,7 @@ def test_p99s_can_be_asked_of_data_sheets(constraints, fields) -> None:
 @pytest.mark.parametrize(
     ("constraints", "message"),
     [
-        ({"tpot_sustained": "<= 1 s"}, "tpot_sustained: over ssh only the cold machine is measured"),
+        ({"tpot_sustained": "<= 1 s"}, "tpot_sustained: over ssh a device is measured only while cold"),
     ],
 )
 def test_what_a_machine_over_ssh_does_not_tell(constraints, message) -> None:

@@ -89,7 +89,7 @@ def test_a_phone_whose_watts_nobody_publishes_draws_what_small_machines_do() -> 
         ({"device": "apple-m4", "ambient": "400 C"}, "target.ambient: must be from -40 to 85 °C, not 400 °C"),
         ({"device": "apple-m3-max", "constraints": {"power": "<= 6 W"}}, "constraints.power: .*board power"),
         ({"device": "ssh:me@board"}, "target.like: name the data sheet"),
-        ({"device": "local", "tp": 2}, "target.tp: only valid if device names another machine"),
+        ({"device": "local", "tp": 2}, "target.tp: only valid if `device` names another machine"),
     ],
 )
 def test_a_target_that_cannot_be_is_refused_with_its_field(fields, message) -> None:

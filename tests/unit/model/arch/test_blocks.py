@@ -172,12 +172,12 @@ UNBUILT: list[tuple[dict[str, Any], str]] = [
     ({"layers": (Layer(attention=None, ffn=FeedForward(width=4, activation="relu2")),)}, "activation relu2"),
     (
         {"layers": (Layer(attention=Attention(heads=2, kv_heads=2, head_size=8, sinks=True), ffn=None),)},
-        r"layers\[0\]\.attention\.sinks = True is not built",
+        r"layers\[0\]\.attention\.sinks = True is not supported",
     ),
     ({"layers": (Layer(attention=Attention(heads=2, kv_heads=2, head_size=8, rope=False), ffn=None),)}, "rotary"),
     ({"layers": (dataclasses.replace(toy_arch().layers[0], parallel=True),)}, r"layers\[0\]\.parallel = True"),
     ({"norm_place": "post"}, "norm_place = 'post' with a final norm"),
-    ({"head": Pooler()}, "head = 'pooler' is not built"),
+    ({"head": Pooler()}, "head = 'pooler' is not supported"),
 ]
 
 

@@ -50,12 +50,12 @@ def test_every_refusal_is_one_sentence_with_what_works_instead() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("moonshine-tiny", "positions = 'rope' is not built for sound"),
+        ("moonshine-tiny", "positions = 'rope' is not supported for sound"),
         ("parakeet-ctc-0.6b", "a stem over frames and bands"),
-        ("eva02_base_patch16_clip_224", "queries with biases, and keys without"),
-        ("swin-tiny-patch4-window7-224", r"before the model's own \(Swin\) are not built"),
-        ("swinv2-tiny-patch4-window8-256", r"before the model's own \(Swin\) are not built"),
-        ("facebook/wav2vec2-conformer-rel-pos-large", r"layers\[0\]\.first_ffn is not built"),
+        ("eva02_base_patch16_clip_224", "queries have biases, but keys have none"),
+        ("swin-tiny-patch4-window7-224", r"before the model's own \(Swin\) are not supported"),
+        ("swinv2-tiny-patch4-window8-256", r"before the model's own \(Swin\) are not supported"),
+        ("facebook/wav2vec2-conformer-rel-pos-large", r"layers\[0\]\.first_ffn is not supported"),
     ],
 )
 def test_what_is_missing_is_named(name: str, said: str) -> None:
@@ -83,14 +83,26 @@ def test_tasks_that_train_published_models(name: str, task: str | None) -> None:
 @pytest.mark.parametrize(
     ("name", "task", "said"),
     [
-        ("deit-tiny-patch16-224", "text", "1,000 classes of images of 224 x 224 apart, .* --data vision.yaml"),
+        (
+            "deit-tiny-patch16-224",
+            "text",
+            "classifies images of 224 x 224 in 3 channels into 1,000 classes: .* --data vision.yaml",
+        ),
         ("deit-tiny-patch16-224", "transcripts", "--data vision.yaml"),
         ("gpt2", "vision", "gpt2 reads text: name text files"),
-        ("wav2vec2-base-960h", "transcripts", "published models that hear are only predicted; chipwise estimate"),
-        ("siglip-base-patch16-224", "vision", "encoders of images are only predicted; chipwise estimate"),
-        ("smolvlm-256m", "multimodal", "a tower and a decoder are not trained together"),
-        ("whisper-tiny", "transcripts", "a decoder that attends to an encoder is not built; chipwise estimate"),
-        ("bert-base-uncased", "text", "encoders of text"),
+        (
+            "wav2vec2-base-960h",
+            "transcripts",
+            "chipwise only predicts the cost of published audio models; chipwise estimate",
+        ),
+        (
+            "siglip-base-patch16-224",
+            "vision",
+            "chipwise only predicts the cost of published image encoders; chipwise estimate",
+        ),
+        ("smolvlm-256m", "multimodal", "chipwise does not train a tower and a decoder together"),
+        ("whisper-tiny", "transcripts", "a decoder that attends to an encoder is not supported; chipwise estimate"),
+        ("bert-base-uncased", "text", "chipwise does not train text encoders from scratch"),
     ],
 )
 def test_what_cannot_be_trained_says_what_works(name: str, task: str, said: str) -> None:
@@ -109,7 +121,7 @@ def test_what_fits_is_trained() -> None:
 
 
 def test_a_known_name_is_no_folder_with_weights() -> None:
-    said = "the name of a known model, whose weights do not come with chipwise; download the folder of openai/whisper"
+    said = "the name of a known model, but chipwise does not contain its weights; download the folder of openai/whisper"
     with pytest.raises(InputError, match=said):
         require_folder(Path("whisper-tiny"))
     with pytest.raises(InputError, match=said):

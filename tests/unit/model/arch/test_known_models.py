@@ -304,7 +304,7 @@ def test_the_language_model_of_a_model_that_sees_is_read() -> None:
     reading = read_config(outer)
     assert reading.arch.parameters() == resolve("google/gemma-3-4b-pt").without_towers().parameters() == 3_880_263_168
     assert read_config(outer | {"model_type": "another"}).arch.digest == reading.arch.digest
-    assert reading.notes[0].startswith("text_config: of this model only the part that reads text")
+    assert reading.notes[0].startswith("text_config: only the part of the model that reads text")
 
 
 def test_layers_of_nemotron_by_either_name() -> None:
@@ -314,16 +314,16 @@ def test_layers_of_nemotron_by_either_name() -> None:
     pattern = config.pop("hybrid_override_pattern")
     newer = read_config(config | {"layers_block_type": [words[sign] for sign in pattern]}).arch
     assert newer.digest == resolve("nvidia/Nemotron-H-8B-Base-8K").digest
-    with pytest.raises(SpecError, match=r"hybrid_override_pattern\[1\]: layers of type '\?' are not read"):
+    with pytest.raises(SpecError, match=r"hybrid_override_pattern\[1\]: layers of type '\?' are not supported"):
         read_config(config | {"hybrid_override_pattern": "M?" + pattern[2:]})
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model_type": "opt", "hidden_size": 8, "word_embed_proj_dim": 4}, "word_embed_proj_dim: a token table narrower"),
     ({"model_type": "opt", "hidden_size": 8, "do_layer_norm_before": False}, "do_layer_norm_before: norms after"),
-    ({"model_type": "falcon", "alibi": True}, "alibi: ALiBi positions are not read"),
+    ({"model_type": "falcon", "alibi": True}, "alibi: ALiBi positions are not supported"),
     ({"model_type": "t5", "num_heads": 2, "d_kv": 4, "feed_forward_proj": "gated-sulu"}, "feed_forward_proj: unknown"),
-    ({"model_type": "whatever", "text_config": {"model_type": "rwkv"}}, "models of type 'rwkv' are not read"),
+    ({"model_type": "whatever", "text_config": {"model_type": "rwkv"}}, "models of type 'rwkv' are not supported"),
 ]
 
 

@@ -75,8 +75,8 @@ def test_of_one_format_exactly_the_matrices_of_layers_and_head_are_in_it(arch) -
 @pytest.mark.parametrize(
     ("word", "told"),
     [
-        ("int4/int8/int4/int8 head:int8", "formats of 4 layers; the model has 2"),
-        ("int4/int4/int8 head:int8", "formats of 3 layers; the model has 2"),
+        ("int4/int8/int4/int8 head:int8", "formats for 4 layers; the model has 2"),
+        ("int4/int4/int8 head:int8", "formats for 3 layers; the model has 2"),
     ],
 )
 def test_a_word_for_another_depth_is_refused(word: str, told: str) -> None:
@@ -94,5 +94,5 @@ def test_layers_that_share_weights_share_their_format() -> None:
     one = toy_arch().layers[0]
     arch = toy_arch(layers=(one, Layer(attention=one.attention, ffn=one.ffn, shares=0), dataclasses.replace(one)))
     assert Design(arch=arch, weights="int4/int4/int8 head:int8").formats.layers == ("int4", "int4", "int8")
-    with pytest.raises(SpecError, match=r"layer 1 uses the weights of layer 0 .* as int8 where that one holds int4"):
+    with pytest.raises(SpecError, match=r"layer 1 uses the weights of layer 0, so its format must be int4, not int8"):
         Design(arch=arch, weights="int4/int8/int8 head:int8")

@@ -66,11 +66,14 @@ def test_parameters_of_biases_by_pencil() -> None:
 @pytest.mark.parametrize(
     ("arch", "message"),
     [
-        (classifier(replace(HEADS, relative_buckets=170)), "relative_buckets = 170 for 169 distances"),
-        (classifier(replace(HEADS, relative_buckets=169), token=True), "relative_buckets = 169 for 172 distances"),
-        (classifier(replace(HEADS, relative_buckets=169), positions="learned"), "beside learned positions"),
+        (classifier(replace(HEADS, relative_buckets=170)), "relative_buckets = 170 must be 169"),
+        (classifier(replace(HEADS, relative_buckets=169), token=True), "relative_buckets = 169 must be 172"),
+        (
+            classifier(replace(HEADS, relative_buckets=169), positions="learned"),
+            "biases are not supported together with learned positions",
+        ),
         (classifier(replace(HEADS, cosine=True)), "cosine = True"),
-        (classifier(replace(HEADS, square=7)), r"square = 7 \(attention within windows of patches\) is not built"),
+        (classifier(replace(HEADS, square=7)), r"square = 7 \(attention within windows of patches\) is not supported"),
     ],
 )
 def test_what_is_not_built_is_named(arch: ArchSpec, message: str) -> None:

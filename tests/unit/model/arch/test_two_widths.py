@@ -91,5 +91,5 @@ def test_a_wider_encoder_costs_the_prompt_and_not_the_answer() -> None:
 
 def test_a_width_needs_an_encoder() -> None:
     arch = translator(640, 256)
-    with pytest.raises(SpecError, match="encoder_d_model: there is no encoder"):
+    with pytest.raises(SpecError, match="encoder_d_model: is set, but the model has no encoder"):
         replace(arch, encoder=(), layers=(replace(arch.layers[0], cross=None),))

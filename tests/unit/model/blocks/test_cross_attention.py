@@ -61,8 +61,8 @@ def test_what_is_not_built_is_named() -> None:
     assert CLASSIFIER.builds(crossed(ARCH))
     for change, words in (
         ({"causal": True}, r"layers\[0\]\.cross\.causal = True"),
-        ({"kv_heads": 1}, r"layers\[0\]\.cross\.kv_heads other than heads"),
-        ({"square": 2}, r"layers\[0\]\.cross\.square = 2 .* is not built"),
+        ({"kv_heads": 1}, r"layers\[0\]\.cross\.kv_heads must equal heads"),
+        ({"square": 2}, r"layers\[0\]\.cross\.square = 2 .* is not supported"),
         ({"relative_buckets": 7}, r"layers\[0\]\.cross\.relative_buckets = 7"),
     ):
         arch = replace(ARCH, layers=(replace(ARCH.layers[0], cross=replace(BLOCK, **change)),))
@@ -72,5 +72,5 @@ def test_what_is_not_built_is_named() -> None:
 
 def test_only_a_question_sees_an_image() -> None:
     plain = {"stem": replace(STEM, bias=True), "head": replace(ARCH.head, pooling="mean"), "max_tokens": 16}
-    with pytest.raises(SpecError, match="or a question about an image, attends to one"):
+    with pytest.raises(SpecError, match="or an image that the model answers questions about"):
         crossed(replace(ARCH, **plain))

@@ -207,7 +207,7 @@ def test_what_is_no_denoiser_is_refused_with_its_reason() -> None:
         Denoiser(labels=1, steps=4, shortcut=True)
     with pytest.raises(SpecError, match="stem"):
         replace(arch, stem=Tokens(vocab_size=8))
-    with pytest.raises(SpecError, match="denoiser: does not go with"):
+    with pytest.raises(SpecError, match="denoiser: does not fit"):
         io.from_data(io.to_data(arch) | {"head": "classes", "classes": 3, "pooling": "mean"})
     bare = replace(arch, layers=(replace(arch.layers[0], ffn=None),) * 2)
     with pytest.raises(SpecError, match="vectors"):

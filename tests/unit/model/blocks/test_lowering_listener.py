@@ -94,7 +94,7 @@ def test_published_encoders_are_predicted_and_not_exported(name: str) -> None:
     """The message says what to do: their own tools write ONNX files, which chipwise measures."""
     arch = resolve(name)
     assert lowered(arch).ops
-    with pytest.raises(Unsupported, match="write it to ONNX with its own tools and measure that file"):
+    with pytest.raises(Unsupported, match="export it to ONNX with other tools and measure that file"):
         require_built(arch, work="measured")
     with pytest.raises(Unsupported, match="does not export a published"):
         weight_shapes(arch)
@@ -112,7 +112,7 @@ def test_layers_that_nothing_reads_are_not_run() -> None:
     ("name", "missing"),
     [
         ("Qwen/Qwen2-VL-2B-Instruct", "positions = 'rope'"),
-        ("google/gemma-3-4b-pt", "a projector with a norm"),
+        ("google/gemma-3-4b-pt", "a projector whose norm"),
         ("timm/eva02_tiny_patch14_224", "pooling = 'mean'"),
     ],
 )

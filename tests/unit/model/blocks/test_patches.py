@@ -116,7 +116,7 @@ def test_a_signal_has_one_axis_and_no_squares() -> None:
         ImageStem(image_size=98, patch=7, axes=3)
     stem = ImageStem(image_size=16, patch=4, prefix_tokens=0, axes=1)
     square = Attention(heads=1, kv_heads=1, head_size=8, rope=False, causal=False, square=2)
-    with pytest.raises(SpecError, match="needs an image's patches"):
+    with pytest.raises(SpecError, match="needs image patches"):
         replace(
             classifier(),
             stem=stem,
@@ -210,11 +210,11 @@ def test_biases_of_other_distances_share_no_weights() -> None:
     arch = replace(classifier(pooling="mean"), positions="none")
     layer = arch.layers[0]
     biased = replace(arch, layers=(replace(layer, attention=replace(layer.attention, relative_buckets=49)),))
-    with pytest.raises(SpecError, match="0 biases are of other distances than the whole's 49"):
+    with pytest.raises(SpecError, match="0 position biases cannot be cut from the larger model's 49"):
         cuts(replace(arch, layers=(layer,)), biased)
     assert cuts(biased, biased)
 
 
 def test_what_is_not_built_says_so() -> None:
-    with pytest.raises(Unsupported, match="head = 'none' is not built for images"):
+    with pytest.raises(Unsupported, match="head = 'none' is not supported for images"):
         CLASSIFIER.require(resolve("facebook/dinov2-small"), work="lowered")

@@ -162,7 +162,7 @@ def test_onnx_runtime_multiplies_by_the_restored_matrix(grid: Grid, k: int) -> N
         packing=Packing(quantiser=searched, grid=grid),
     )
     x = graph.input("x", TensorProto.FLOAT, ["rows", k])
-    graph.output(graph.projection("y", x, parts=["up"], key="up", k=k, widths=[6], bias=True), ["rows", 6])
+    graph.output(graph.projection("y", x, k=k, parts={"up": 6}, bias=True), ["rows", 6])
     built = helper.make_graph(graph.nodes, "one", graph.inputs, graph.outputs, list(graph.stored.values()))
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(built, opset_imports=opsets, ir_version=9)
@@ -186,7 +186,7 @@ def test_a_graph_stores_what_its_quantiser_packs(form: str) -> None:
     scales = []
     for packing in (NEAREST, PACKING):
         graph = GraphBuilder(weights={"up.weight": MATRIX}, format_of=lambda _: form, packing=packing)
-        graph.projection("y", "x", parts=["up"], key="joined", k=80, widths=[6])
+        graph.projection("y", "x", k=80, parts={"up": 6}, key="joined")
         scales.append(numpy_helper.to_array(graph.stored["joined.scale"]))
     assert np.allclose(scales[1], 2 * scales[0])
 

@@ -131,15 +131,18 @@ def test_files_hold_ranking_models() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda arch: replace(arch, stem=replace(arch.stem, shards=2)), "2 shards are not built"),
-        (lambda arch: replace(arch, layers=(Layer(attention=None, ffn=arch.layers[0].ffn),)), "candidates see no"),
+        (lambda arch: replace(arch, stem=replace(arch.stem, shards=2)), "2 shards are not supported"),
+        (lambda arch: replace(arch, layers=(Layer(attention=None, ffn=arch.layers[0].ffn),)), "candidates would not"),
         (
             lambda arch: replace(
                 arch, layers=(replace(arch.layers[0], attention=replace(arch.layers[0].attention, causal=False)),)
             ),
             "causal = False",
         ),
-        (lambda arch: replace(arch, stem=replace(arch.stem, history=12)), "relative_buckets = 11 for a history of 12"),
+        (
+            lambda arch: replace(arch, stem=replace(arch.stem, history=12)),
+            "relative_buckets = 11 is not supported with a history of 12",
+        ),
     ],
 )
 def test_what_is_not_built_is_named(change: object, message: str) -> None:
@@ -148,9 +151,9 @@ def test_what_is_not_built_is_named(change: object, message: str) -> None:
 
 
 def test_fields_that_contradict_one_another_are_refused() -> None:
-    with pytest.raises(SpecError, match="tags need a table"):
+    with pytest.raises(SpecError, match="tags need both a number of table rows"):
         RankingStem(items=5, history=2, candidates=1, bag=2)
-    with pytest.raises(SpecError, match="head of scores or similarity"):
+    with pytest.raises(SpecError, match="needs head: scores or head: similarity"):
         replace(ranker(), head=States())
     with pytest.raises(SpecError, match="at least 1, not 0"):
         with_candidates(ranker(), 0)

@@ -66,7 +66,7 @@ def test_layers_are_the_first_the_last_and_evenly_between() -> None:
             kept = kept_layers(depth, whole)
             assert kept == sorted(set(kept))
             assert len(kept) == depth
-    with pytest.raises(SpecError, match="3 layers are more than the whole's 2"):
+    with pytest.raises(SpecError, match="3 layers are more than the larger model's 2"):
         kept_layers(3, 2)
 
 
@@ -108,17 +108,17 @@ def test_a_cut_takes_rows_and_columns() -> None:
         ({"d_model": 64}, "embedding.weight", "does not fit"),
         ({"stem": Tokens(vocab_size=80)}, "embedding.weight", "does not fit"),
         ({"norm": "layernorm"}, "norm", "differs"),
-        ({"layers": WHOLE.layers * 2}, "layers", "more than the whole's 6"),
+        ({"layers": WHOLE.layers * 2}, "layers", "more than the larger model's 6"),
         (
             {"layers": (Layer(attention=Attention(heads=9, kv_heads=1, head_size=4), ffn=None),)},
             "layers[0].attention.heads",
-            "9 is more than the whole's 8",
+            "9 is more than the larger model's 8",
         ),
         ({"layers": (Layer(attention=None, ffn=FeedForward(width=25)),)}, "layers[0].ffn.width", "25 is more"),
         (
             {"layers": (Layer(attention=None, ffn=FeedForward(width=8, bias=True)),)},
             "layers.0.ffn.gate.bias",
-            "the whole has no layers.0.ffn.gate.bias",
+            "the larger model has no layers.0.ffn.gate.bias",
         ),
     ],
 )

@@ -83,7 +83,7 @@ def test_a_spec_file_round_trips() -> None:
 
 def test_what_is_not_built_is_said() -> None:
     """Other positions are refused by name."""
-    with pytest.raises(Unsupported, match="positions = 'none' is not built for texts"):
+    with pytest.raises(Unsupported, match="positions = 'none' is not supported for texts"):
         SENTENCES.require(replace(classifier(), positions="none"), work="exported")
 
 
@@ -96,7 +96,7 @@ def test_bad_spaces_are_refused(changes: dict[str, object]) -> None:
 
 def test_no_weights_are_cut_from_a_model_of_other_words() -> None:
     """A word's row stands where the table says."""
-    with pytest.raises(SpecError, match="other words"):
+    with pytest.raises(SpecError, match="same text length and vocabulary"):
         cuts(classifier(), classifier(words=21))
 
 

@@ -138,9 +138,9 @@ def test_specs_survive_files_and_weights_are_named() -> None:
     ("changed", "said"),
     [
         ({"layers": (Layer(attention=None, ffn=None, conv=ConvModule(taps=7)),)}, "LayerNorm"),
-        ({"layers": (Layer(attention=None, ffn=None, conv=ConvModule(taps=6, norm="layer")),)}, "odd number"),
+        ({"layers": (Layer(attention=None, ffn=None, conv=ConvModule(taps=6, norm="layer")),)}, "must be odd"),
         ({"head": States()}, "head"),
-        ({"max_tokens": 25}, "25 positions for 20"),
+        ({"max_tokens": 25}, "25 positions are not supported for a stem that outputs 20"),
         ({"positions": "none"}, "positions"),
     ],
 )
@@ -156,5 +156,5 @@ def test_other_stems_are_not_built() -> None:
     wide = SoundConv(channels=16, kernel=10, stride=5)
     stem = SoundStem(seconds=1.0, rate=16_000.0, channels=1, convs=(wide,) * 2)
     arch = replace(transcriber(), stem=stem, max_tokens=stem.tokens)
-    with pytest.raises(Unsupported, match="two convolutions of three frames"):
+    with pytest.raises(Unsupported, match="two convolutions to the model's width"):
         lower(Design(arch=arch), SOUND, Phase.PREFILL)

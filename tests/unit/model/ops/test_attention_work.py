@@ -93,12 +93,12 @@ def test_flash_attention_moves_less_than_scores_in_memory() -> None:
     """
     assert standard_attention_io(tokens=2048, head_size=64) == 17_301_504
     assert flash_attention_io(tokens=2048, head_size=64, sram_values=51_200) == 262_144 + 11 * (393_216 + 8_192)
-    with pytest.raises(SpecError, match="sram_values: must hold four rows"):
+    with pytest.raises(SpecError, match="sram_values: must be enough for four rows"):
         flash_attention_io(tokens=8, head_size=64, sram_values=255)
 
 
 def test_masks_that_contradict_are_refused() -> None:
     with pytest.raises(SpecError, match="chunk: attention has a window or chunks"):
         attention(window=4, chunk=4)
-    with pytest.raises(SpecError, match="chunk: chunked attention is causal"):
+    with pytest.raises(SpecError, match="chunk: chunked attention must be causal"):
         attention(chunk=4, causal=False)

@@ -162,7 +162,7 @@ def test_a_space_of_1e40_is_counted_and_drawn_at_once() -> None:
                 "layers": {"ffn": "alike"},
                 "conditions": [{"when": {"ffn": "relu"}, "only": {"ffn_width": 64}}],
             },
-            "must be tied alike",
+            "must be the same for both",
         ),
         (
             {
@@ -180,7 +180,7 @@ def test_a_space_of_1e40_is_counted_and_drawn_at_once() -> None:
                     {"when": {"ffn": "relu"}, "only": {"ffn_width": 96}},
                 ]
             },
-            "nothing is left for ffn_width where these meet: when d_model .64.: .*; and when ffn",
+            "no value of ffn_width is left if these conditions meet: when d_model .64.: .*; and when ffn",
         ),
     ],
 )

@@ -58,7 +58,7 @@ def test_objectives_need_a_known_metric_and_direction() -> None:
     for bad in ({}, {"speed": "up"}, {"tpot_p50": "left"}):
         with pytest.raises(SpecError):
             parse_objectives(bad)
-    with pytest.raises(SpecError, match="as an objective use tpot_p50: minimize"):
+    with pytest.raises(SpecError, match="use tpot_p50: minimize as the objective"):
         parse_objectives({"tpot_sustained": "minimize"})
     assert parse_objectives({"throughput": "maximize"})[0].direction == "maximize"
     with pytest.raises(SpecError, match="throughput: more is better; write maximize"):
@@ -114,7 +114,7 @@ def test_bad_floors_say_what_is_wrong(data, message) -> None:
 
 
 def test_without_tasks_no_floor_makes_sense_and_where_any_may_be_all_are_read() -> None:
-    with pytest.raises(SpecError, match="list 'x' under tasks"):
+    with pytest.raises(SpecError, match="list 'x' under `tasks`"):
         parse_constraints({"accuracy@x": ">= 85 %"})
     assert parse_constraints({"accuracy@x": ">= 85 %"}, tasks=None)[0].task == "x"
 

@@ -70,17 +70,17 @@ def test_slower_never_pays_less_and_a_higher_penalty_never_costs_less(fast, slow
 @pytest.mark.parametrize(
     ("given_", "said"),
     [
-        ({"tpot_p50": {"limit": "<= 1 ms"}}, "constraints.tpot_p50: a soft limit has limit and penalty"),
-        ({"tpot_p50": {"penalty": 0.1}}, "a soft limit has limit and penalty"),
+        ({"tpot_p50": {"limit": "<= 1 ms"}}, "constraints.tpot_p50: a soft limit needs both `limit` and `penalty`"),
+        ({"tpot_p50": {"penalty": 0.1}}, "a soft limit needs both `limit` and `penalty`"),
         ({"tpot_p50": {"limit": "<= 1 ms", "penality": 1}}, "unknown field 'penality'"),
         ({"tpot_p50": {"limit": "<= 1 ms", "penalty": -0.1}}, "penalty: must be above zero, not -0.1"),
         ({"tpot_p50": {"limit": "<= 1 ms", "penalty": 0}}, "a limit without a penalty has no effect"),
         ({"tpot_p50": {"limit": "<= 1 ms", "penalty": "much"}}, "'much' is not a share"),
         ({"tpot_p50": {"limit": "<= 1 ms", "penalty": "3 ms"}}, "'3 ms' is not a share"),
         ({"tpot_p50": {"limit": "1 ms", "penalty": 1}}, "tpot_p50.limit: '1 ms' is not a limit"),
-        ({"bits_per_byte": {"limit": "<= 1.2", "penalty": 1}}, "its own limit must be hard"),
+        ({"bits_per_byte": {"limit": "<= 1.2", "penalty": 1}}, "so a limit on it must be hard"),
         ({"accuracy@mine": {"limit": ">= 85 %", "penalty": 1}}, "only for the finalists, so their limits must be hard"),
-        ({"tpot_p50": [{"limit": "<= 2 ms", "penalty": 1}, "<= 1 ms"]}, "'<= 1 ms' is hard and not looser"),
+        ({"tpot_p50": [{"limit": "<= 2 ms", "penalty": 1}, "<= 1 ms"]}, "the hard limit '<= 1 ms' is at least as"),
     ],
 )
 def test_what_makes_no_sense_is_refused(given_, said) -> None:

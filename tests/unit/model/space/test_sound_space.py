@@ -67,9 +67,9 @@ def test_stretches_divide_their_positions() -> None:
     ("changed", "said"),
     [
         ({"size": 82}, "multiple of 4"),
-        ({"window": ["8x8"]}, "no window"),
-        ({"window": ["local7"]}, "none divides 40"),
-        ({"module": ["conv4"]}, "odd number"),
+        ({"window": ["8x8"]}, "unknown window"),
+        ({"window": ["local7"]}, "no listed chunk divides 40"),
+        ({"module": ["conv4"]}, "odd kernel size"),
         ({"stride": [3]}, "stride"),
         ({"classes": 0}, "classes"),
     ],
@@ -81,7 +81,7 @@ def test_wrong_choices_are_named(changed: dict[str, Any], said: str) -> None:
 
 def test_a_space_reads_one_kind_of_thing() -> None:
     image = {"size": 8, "classes": 2, "patch": [4]}
-    with pytest.raises(SpecError, match="only one of these fields"):
+    with pytest.raises(SpecError, match="give only one of the fields"):
         space_of(image=image)
     with pytest.raises(SpecError, match="sounds have no vocabulary"):
         space_of(vocab_size=[100])

@@ -92,7 +92,9 @@ def test_a_sandwich_is_a_design() -> None:
     assert order == "sssfff"
     assert "h4/1x3-nonex2 nonex2-swiglu:80x3" in summary(design)
     assert (space.nearest(space.choices(row)) == row).all()
-    with pytest.raises(Unsupported, match=r"not followed by a feed-forward.*ONNX and Hugging Face files hold it"):
+    with pytest.raises(
+        Unsupported, match=r"not followed by a feed-forward.*write ONNX or a Hugging Face folder instead"
+    ):
         layout(design.arch)
 
 
@@ -131,9 +133,9 @@ def test_groups_divide_the_weights_of_a_feed_forward() -> None:
     assert changed.tolist() == [16 <= i < 32 for i in range(64)]
     design = SearchSpace(spec_of({"heads": [2], "ffn": ["swiglu-g4"]}, depth=[1])).drawn(1, 0)[0]
     assert "swiglu-g4:" in summary(design)
-    with pytest.raises(Unsupported, match=r"no grouped feed-forwards.*ONNX and Hugging Face"):
+    with pytest.raises(Unsupported, match=r"no grouped feed-forwards.*write ONNX or a Hugging Face"):
         layout(design.arch)
-    with pytest.raises(Unsupported, match="grouped feed-forwards are not cut"):
+    with pytest.raises(Unsupported, match="grouped feed-forwards cannot be cut"):
         whole_sizes(design.arch)
 
 
@@ -142,10 +144,10 @@ def test_groups_divide_the_weights_of_a_feed_forward() -> None:
     [
         ({"ffn": ["swiglu-g8"], "ffn_width": [80, 84]}, {}, "layer.ffn_width: swiglu-g8: 8 groups do not divide 84"),
         ({"ffn": ["swiglu-g8"]}, {"d_model": [64, 100]}, "d_model: swiglu-g8: 8 groups do not divide 100"),
-        ({"heads": ["none"]}, {}, "layer.kv_heads: no pair fits"),
-        ({}, {"layers": "alike"}, "layer.heads: the first layer has attention"),
-        ({}, {"layers": {"attention": "thirds"}}, "layers: attention and ffn .* must be tied alike"),
-        ({}, {"conv": ["none", "both"]}, "conv: convolutions need layers that all have both blocks"),
+        ({"heads": ["none"]}, {}, "layer.kv_heads: no combination is possible"),
+        ({}, {"layers": "alike"}, "layer.heads: the first layer needs attention"),
+        ({}, {"layers": {"attention": "thirds"}}, "layers: attention and ffn .* must be the same for both"),
+        ({}, {"conv": ["none", "both"]}, "conv: convolutions need layers with both blocks"),
         ({"heads": ["some"]}, {}, r"layer.heads\[0\]: must be a whole number"),
     ],
 )
@@ -157,7 +159,7 @@ def test_what_cannot_be_is_refused(layer: dict[str, Any], changes: dict[str, Any
 @pytest.mark.parametrize("layer", [{"heads": [2, "none"], "ffn": ["relu"]}, {"heads": [2], "ffn": ["relu", "none"]}])
 def test_layers_of_classifiers_have_both_blocks(layer: dict[str, Any]) -> None:
     image = {"size": 28, "classes": 10, "patch": [7]}
-    with pytest.raises(SpecError, match="image classifiers have no layers without"):
+    with pytest.raises(SpecError, match="image classifiers cannot have layers without"):
         build(SpaceSpec, {"d_model": [32], "depth": [1], "layer": layer | {"ffn_width": [64]}, "image": image})
 
 
@@ -168,7 +170,7 @@ def test_norms_are_choices_of_the_whole_model() -> None:
     design = space.design(space.row(space.choices(np.zeros(len(space.genes), int)) | {"norm_place": "both"}))
     assert (design.arch.norm, design.arch.norm_place, design.arch.final_norm) == ("layernorm", "both", True)
     assert "layernorm norm:both" in summary(design)
-    with pytest.raises(Unsupported, match=r"no norm: layernorm; no norm_place: both.*ONNX and Hugging Face"):
+    with pytest.raises(Unsupported, match=r"no norm: layernorm; no norm_place: both.*write ONNX or a Hugging Face"):
         layout(design.arch)
 
 
@@ -200,9 +202,9 @@ def test_norms_after_blocks_add_no_norm_before_the_head() -> None:
     [
         ({"norm": ["layernorm", "layernorm"]}, "norm: a value is listed twice"),
         ({"norm": []}, "norm: the list is empty"),
-        ({"norm": "batchnorm"}, "norm: 'batchnorm' is not one of these"),
+        ({"norm": "batchnorm"}, "norm: 'batchnorm' is not an accepted value"),
         ({"norm_place": "pre"}, "norm_place: must be a list"),
-        ({"norm_place": ["sandwich"]}, r"norm_place\[0\]: 'sandwich' is not one of these"),
+        ({"norm_place": ["sandwich"]}, r"norm_place\[0\]: 'sandwich' is not an accepted value"),
     ],
 )
 def test_unknown_norms_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -213,7 +215,7 @@ def test_unknown_norms_are_refused(changes: dict[str, Any], message: str) -> Non
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"norm": ["layernorm", "rmsnorm"]}, "norm: image classifiers have one kind of norm"),
+        ({"norm": ["layernorm", "rmsnorm"]}, "norm: image classifiers cannot have several norms"),
         ({"norm_place": ["post"]}, "norm_place: is not possible for"),
     ],
 )

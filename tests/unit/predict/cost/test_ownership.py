@@ -39,13 +39,13 @@ def test_money_is_read_in_dollars(text: str, per_kwh: bool, value: float) -> Non
         ({"electricity": "0.30"}, "electricity: must be an amount with its currency, such as 0.30 USD/kWh"),
         ({"electricity": "0.30 USD"}, "electricity: must be an amount"),
         ({"electricity": "0 USD/kWh"}, "electricity: must be above zero"),
-        ({"electricity": "0.30 EUR/kWh"}, "electricity: answers are in dollars; state what one EUR costs"),
+        ({"electricity": "0.30 EUR/kWh"}, "electricity: prices must be in dollars; add the dollars that one EUR costs"),
         ({"buy": "1800"}, "buy: must be an amount with its currency, such as 1800 USD"),
         ({"buy": "1800 USD/kWh"}, "buy: must be an amount"),
         ({"years": 0.0}, "years: must be above 0"),
         ({"use": 1.5}, "use: must be above 0 and at most 1"),
         ({"power": "450"}, "power: .*no unit"),
-        ({"device": "snapdragon-8-elite"}, "power: its data sheet lists no power"),
+        ({"device": "snapdragon-8-elite"}, "power: the data sheet lists no power"),
     ],
 )
 def test_what_is_no_price_is_refused_in_one_line(given: dict[str, object], said: str) -> None:

@@ -115,22 +115,22 @@ def test_counters_tell_mean_watts_of_all_rounds() -> None:
     [
         (
             {"constraints": {"power": "<= 15 W"}},
-            "toy.yaml: constraints.power: nothing states the power of this machine",
+            "toy.yaml: constraints.power: the power of this machine under load must be stated",
         ),
         ({"constraints": {"joules_per_token": "<= 1 mJ"}}, "add it to target in this file, such as power: 15 W"),
         ({"constraints": {"usd_per_1k_tokens": "<= 0.01 USD"}}, "such as price: 0.10 USD/h"),
         (
             {"objectives": {"bits_per_byte": "minimize", "usd_per_1k_tokens": "minimize"}},
-            "objectives.usd_per_1k_tokens: nothing states the price of this machine per hour",
+            "objectives.usd_per_1k_tokens: the price of this machine per hour must be stated",
         ),
         (
             {"targets": [{"device": "epyc-9755", "constraints": {"usd_per_1k_tokens": "<= 1 USD"}}]},
             "constraints.usd_per_1k_tokens: epyc-9755 lists no price: no published figure was found; "
-            "if you know one, pass a device file of your own with price set",
+            "if you know one, pass your own device file with price set",
         ),
         (
             {"targets": [{"device": "apple-m1-pro", "constraints": {"power": "<= 9 W"}}]},
-            "pass a device file of your own with board_power set",
+            "pass your own device file with board_power set",
         ),
         (
             {

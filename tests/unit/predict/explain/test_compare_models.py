@@ -18,7 +18,7 @@ def test_fewer_kv_heads_win_long_decodes_by_moving_less() -> None:
     for device in found.devices:
         winner = next(each for each in found.winners if (each.device, each.metric) == (device, "tpot_p50"))
         assert winner.model == MODELS[1]
-        assert re.fullmatch(r"it moves \d+ % of the bytes", winner.why)
+        assert re.fullmatch(r"it moves \d+ % as many bytes", winner.why)
         times = found.at(MODELS[0], device).estimate.tpot_s / found.at(MODELS[1], device).estimate.tpot_s  # type: ignore[union-attr]
         assert winner.times_better == pytest.approx(times)
 

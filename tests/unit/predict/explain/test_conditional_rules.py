@@ -78,7 +78,7 @@ def test_a_recurrence_has_no_prefix_to_share() -> None:
 
 
 def test_more_shared_tokens_than_the_prompt_has_are_refused() -> None:
-    with pytest.raises(SpecError, match="512 tokens cannot share 600"):
+    with pytest.raises(SpecError, match="at most the 512 tokens of a prompt, not 600"):
         case(LLAMA3, prompt_tokens=512, shared_tokens=600)
 
 
@@ -92,7 +92,7 @@ def test_layers_that_lose_most_stay_wide(tmp_path: Path) -> None:
     first, second = rules()["layer_precision"](asked)
     assert first.changed.wide_layers == {5, 11, 20}
     assert first.changed.wide_layers < second.changed.wide_layers
-    assert first.quality.startswith("0.029 of the measured 0.379")  # 29 x 0.001 of 0.35 + 0.029
+    assert first.quality.startswith("a loss of 0.029 instead of 0.379")  # 29 x 0.001 of 0.35 + 0.029
 
 
 def test_without_a_measurement_the_ends_stay_wide() -> None:
@@ -115,7 +115,7 @@ def test_a_sensitivity_that_is_no_list_of_numbers_is_refused(given: object) -> N
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [("[1, 2]", "needs a loss for each of the 12 layers, got 2"), ("{}", "list")]
+    ("content", "said"), [("[1, 2]", "must list one loss for each of the 12 layers, not 2"), ("{}", "list")]
 )
 def test_a_file_of_losses_that_does_not_suit_is_named(content: str, said: str, tmp_path) -> None:
     (tmp_path / "losses.json").write_text(content)
@@ -124,7 +124,7 @@ def test_a_file_of_losses_that_does_not_suit_is_named(content: str, said: str, t
 
 
 def test_a_loss_for_each_layer_is_needed() -> None:
-    with pytest.raises(SpecError, match="32 layers, got 3"):
+    with pytest.raises(SpecError, match="32 layers, not 3"):
         api.explain(LLAMA3, device="h100-sxm", sensitivity=[0.1, 0.2, 0.3])
 
 

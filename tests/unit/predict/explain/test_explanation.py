@@ -92,7 +92,7 @@ def test_a_small_working_set_names_the_cache_that_holds_it(depth: int, held: str
     """Layers of 0.26 MB in int8 beside an L2 of 2 MB in all four cores together: two fit, sixty do not."""
     arch = uniform(vocab_size=64, d_model=128, depth=depth, heads=4, ffn_width=512, max_tokens=128)
     one = case(arch, "raspberry-pi-5", runtime="onnxruntime", weights="int8", prompt_tokens=64, new_tokens=32)
-    notes = [note for note in explain_case(one).notes if "holds: priced at" in note]
+    notes = [note for note in explain_case(one).notes if "holds: read at" in note]
     moved = sum(cost.work.bytes * cost.count for cost in one.operators("decode"))
     if held is None:
         assert moved > 2 * 2.1e6
@@ -105,14 +105,14 @@ def test_a_small_working_set_names_the_cache_that_holds_it(depth: int, held: str
 @pytest.mark.parametrize(
     ("device", "runtime", "held"),
     [
-        ("h100-sxm", "vllm", "l2 (52.4 MB) holds: priced at 9.41 TB/s, not at the 3.35 TB/s of memory"),
-        ("snapdragon-8-elite", "llama.cpp", "l2 (24 MB) holds: priced at 238 GB/s, not at the 84.8 GB/s of memory"),
+        ("h100-sxm", "vllm", "l2 (52.4 MB) holds: read at 9.41 TB/s, not at the 3.35 TB/s of memory"),
+        ("snapdragon-8-elite", "llama.cpp", "l2 (24 MB) holds: read at 238 GB/s, not at the 84.8 GB/s of memory"),
         ("rtx-5090", "llama.cpp", None),  # nobody states the rate of its L2 cache
     ],
 )
 def test_caches_of_gpus_and_phones_are_named_if_their_rates_are_known(device: str, runtime: str, held: str) -> None:
     arch = uniform(vocab_size=64, d_model=128, depth=1, heads=4, ffn_width=512, max_tokens=128)
-    notes = [note for note in explain_case(case(arch, device, runtime=runtime)).notes if "holds: priced at" in note]
+    notes = [note for note in explain_case(case(arch, device, runtime=runtime)).notes if "holds: read at" in note]
     assert [held in note for note in notes] == ([] if held is None else [True])
 
 

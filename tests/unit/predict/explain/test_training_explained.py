@@ -66,7 +66,7 @@ def test_the_answer_as_data_names_the_task() -> None:
     data = to_data(explain_case(case(**step())))  # type: ignore[arg-type]
     assert data["task"] == "train"
     assert set(data["metrics"]) == {"step", "throughput", "usd_per_1k_tokens"}
-    assert any("from published timings, not measured here" in note for note in data["notes"])
+    assert any("from published timings, not measured" in note for note in data["notes"])
 
 
 def test_training_here_is_measured_instead() -> None:

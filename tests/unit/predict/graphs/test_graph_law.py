@@ -97,7 +97,7 @@ def test_a_sheet_is_wider_than_a_measured_machine_and_says_so() -> None:
 
 
 def test_a_part_without_rates_is_refused() -> None:
-    with pytest.raises(Unsupported, match="no throughput for a graph in fp32"):
+    with pytest.raises(Unsupported, match="no rate for a graph in fp32"):
         by_sheet(datasheet.load("snapdragon-8-elite:npu"), GRAPH, None)
 
 

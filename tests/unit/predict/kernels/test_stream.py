@@ -14,7 +14,7 @@ from chipwise.model.ops.elementwise import Elementwise
 from chipwise.model.ops.embedding import EmbeddingOp, SampleOp
 from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.routing import RouteOp
-from chipwise.predict.kernels import routing, stream
+from chipwise.predict.kernels import stream
 from chipwise.predict.kernels.times import launch_s
 
 A100 = datasheet.load("a100-sxm-80gb")
@@ -60,5 +60,5 @@ def test_every_device_streams(device: str) -> None:
 
 def test_routing_streams_its_scores() -> None:
     op = RouteOp(tokens=1 << 20, experts=256, topk=8)
-    found = routing.times(op, A100)
+    found = stream.times(op, A100)
     assert float(found.memory_s) == pytest.approx((4 * 2**20 * 256 + 8 * 2**20 * 8) / 2.039e12)

@@ -101,7 +101,7 @@ def test_limits_of_a_plan_hold_with_the_network() -> None:
         ({"network_p50": "-1 ms"}, "network_p50.*: must be from 0"),
         ({"slow": "5 %"}, "disturbances.slow: unknown field; did you mean"),
         ({"network_p99": "20 ms"}, "network_p99: needs network_p50"),
-        ({"network_p50": "20 ms", "network_p99": "10 ms"}, "network_p99: a P99 of 0.01 s is below the P50"),
+        ({"network_p50": "20 ms", "network_p99": "10 ms"}, "network_p99: must be at least the P50 of 0.02 s"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_line(fields: dict[str, Any], message: str) -> None:

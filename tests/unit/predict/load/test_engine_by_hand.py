@@ -115,7 +115,7 @@ def test_a_client_that_gives_up_is_not_answered_and_frees_its_place() -> None:
 
 
 def test_a_request_longer_than_the_cache_is_refused() -> None:
-    with pytest.raises(DoesNotFit, match="109 positions is longer than the cache, which holds 96"):
+    with pytest.raises(DoesNotFit, match="109 positions, but the whole cache only holds 96"):
         replay(toy_load([0.0]), toy_table(token_s=1), Policy(), cache_tokens=100)
 
 

@@ -180,7 +180,7 @@ def test_a_model_that_drafts_takes_memory_and_must_share_the_vocabulary() -> Non
     with_draft, alone = (replica(request, policy=each).cache_tokens for each in (drafting, policy))
     assert with_draft < 0.7 * alone  # 112 KiB a position beside 144, and 1.2 GB of weights
     other = replace(policy, speculation=Speculation(drafted=4, acceptance=0.7, draft="gpt2"))
-    with pytest.raises(SpecError, match=r"gpt2 has 50,257 tokens and Qwen/Qwen3-8B 151,936"):
+    with pytest.raises(SpecError, match=r"gpt2 has a vocabulary of 50,257 tokens and Qwen/Qwen3-8B one of 151,936"):
         draft_of(request, other)
 
 

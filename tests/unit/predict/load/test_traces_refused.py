@@ -29,10 +29,13 @@ def lines(*rows: dict[str, object]) -> str:
         (lines({"new_tokens": False}), r"request 1: new_tokens must be a number, not False"),
         (lines({"class": [1]}), r"request 1\.class: must be a name or a whole number, not a list"),
         (lines({"prefix": True}), r"request 1\.prefix: must be a name or a whole number, not true or false"),
-        (lines({"prefix": "a", "prefix_tokens": 10}), r"request 1\.prefix_tokens: shares 10 tokens of a prompt of 9"),
+        (
+            lines({"prefix": "a", "prefix_tokens": 10}),
+            r"request 1\.prefix_tokens: 10 exceeds the prompt's 9 tokens",
+        ),
         (
             lines({}, {"arrival_s": 1e300}),
-            r"the last .* 1e\+300 s after the first: are the times in seconds\?",
+            r"the last .* 1e\+300 s after the first request: check that the times are in seconds",
         ),
         ("arrival_s,prompt_tokens,new_tokens\n0,9,1\n1,9,1,7\n", r"request 2: has more values than the table has"),
         ('{"a":' * 5000, r"line 1: .*nested too deep"),
@@ -49,7 +52,7 @@ def test_a_trace_that_is_none_is_refused(tmp_path: Path, text: str, message: str
 def test_requests_that_arrive_at_once_are_simulated_and_have_no_rate_to_plan_for(tmp_path: Path, rows: int) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text(lines(*[{}] * rows))
-    with pytest.raises(SpecError, match=r"trace\.jsonl: its requests arrive all at once"):
+    with pytest.raises(SpecError, match=r"trace\.jsonl: all requests arrive at once"):
         chipwise.plan("gpt2", trace=path, devices=["l4"], tp=[1])
     found = chipwise.simulate("gpt2", trace=path, device="l4", seeds=1)
     assert found.requests == rows

@@ -161,7 +161,7 @@ def test_a_runtime_without_constants_of_its_own_says_whose_it_uses() -> None:
     assert api.estimate(MODEL, device="h100-sxm").provenance == "predicted (seen device)"
     assert api.estimate(MODEL, device="apple-m4").provenance == "predicted (sibling device)"
     borrowed = api.estimate(MODEL, device="apple-m4", runtime="onnxruntime").provenance
-    assert "ONNX Runtime priced with vLLM's kernels" in borrowed
+    assert "ONNX Runtime estimated with vLLM's kernels" in borrowed
     # The A100's kernels were timed, but none of the fitted runs was served there.
     assert api.estimate(MODEL, device="a100-sxm-80gb").provenance == "predicted (unseen device)"
 
@@ -240,7 +240,7 @@ def test_a_stack_that_is_new_to_a_class_is_as_unknown_as_a_new_vendor() -> None:
     ("name", "instead"), [("TGI", "vllm"), ("tensorflow", "torch-compile"), ("hailort", "onnxruntime")]
 )
 def test_runtimes_that_are_not_modelled_say_what_to_use(name: str, instead: str) -> None:
-    with pytest.raises(Unsupported, match=rf"not modelled.*--runtime {instead}"):
+    with pytest.raises(Unsupported, match=rf"does not model the runtime.*--runtime {instead}"):
         runtime_named(name)
 
 

@@ -584,7 +584,7 @@ def test_adam_moves_thirty_bytes_a_parameter_at_the_rate_of_streams() -> None:
 
 
 def test_formats_of_training_are_wide() -> None:
-    with pytest.raises(SpecError, match=r"weights: training is priced in bf16, fp16 or fp32, not in fp8"):
+    with pytest.raises(SpecError, match=r"weights: must be bf16, fp16 or fp32 for training, not fp8"):
         training_step(setting(), datasheet.load("h100-sxm"), batch=1, tokens=8)
 
 

@@ -254,6 +254,13 @@ def test_a_batch_is_its_prompts_and_its_steps(monkeypatch: pytest.MonkeyPatch) -
     ]
 
 
+def listing(rates: dict[str, float]) -> Any:
+    """A device ``x`` with these peak rates by format, in FLOP/s."""
+    return SimpleNamespace(
+        name="x", rate=lambda *formats: next((rates[name] for name in formats if name in rates), None)
+    )
+
+
 def test_where_a_run_was_and_what_its_terms_depend_on() -> None:
     where = Where(stack="vllm", device=H100, devices=4)
     own = "h100-sxm|vllm"
@@ -268,10 +275,9 @@ def test_where_a_run_was_and_what_its_terms_depend_on() -> None:
     assert link_bytes_per_s(SimpleNamespace(links=())) == 50e9  # type: ignore[arg-type]
     rates = {"bf16": 3.0, "fp16": 2.0, "fp32": 1.0}
     for names, rate in ((("bf16", "fp16", "fp32"), 3.0), (("fp16", "fp32"), 2.0), (("fp32",), 1.0)):
-        device = SimpleNamespace(name="x", peak_flops_per_s={name: rates[name] for name in names})
-        assert stack_law.peak_flops_per_s(device) == rate  # type: ignore[arg-type]
+        assert stack_law.peak_flops_per_s(listing({name: rates[name] for name in names})) == rate
     with pytest.raises(Unsupported, match="x lists no rate"):
-        stack_law.peak_flops_per_s(SimpleNamespace(name="x", peak_flops_per_s={"int8": 1.0}))  # type: ignore[arg-type]
+        stack_law.peak_flops_per_s(listing({"int8": 1.0}))
 
 
 def test_at_least_one_sequence_is_held_and_at_most_what_an_engine_takes() -> None:
@@ -317,7 +323,7 @@ def test_what_is_said_of_a_shortage() -> None:
     assert short(devices=2, fitting=(narrow, devices)).line == (
         "does not fit: needs 20 GB on each device, has 16 GB; int4 fits (6 GB), or 2 devices fit (11 GB on each)"
     )
-    assert short(chip="b200").message == f"it needs 20 GB; {NOTHING}; b200 would hold it"
+    assert short(chip="b200").message == f"it needs 20 GB; {NOTHING}; b200 has enough memory"
     raised = "; or let the GPU have more: sudo sysctl iogpu.wired_limit_mb=123"
     assert short(fitting=(fewer,), limit_mib=123).message == f"it needs 20 GB; --batch 3 would fit{raised}"
     assert would_fit((narrow, both)) == "--weights int4 or --weights fp8 --tp 4 would fit"

@@ -84,7 +84,7 @@ def test_where_nothing_fits_a_chip_is_named_that_holds_it() -> None:
     assert not short.fitting
     assert short.chip is not None
     assert datasheet.load(short.chip).mem_capacity_bytes >= short.needed_bytes
-    assert short.line.endswith(f"; {short.chip} would hold it")
+    assert short.line.endswith(f"; {short.chip} has enough memory")
 
 
 def test_the_message_and_the_advice_say_the_same() -> None:

@@ -10,7 +10,8 @@ from chipwise.errors import SpecError, Unsupported
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.published.read import resolve
 from chipwise.predict.served.deployment import Deployment, deployed
-from chipwise.predict.served.estimate import estimate, group_of
+from chipwise.predict.served.estimate import estimate
+from chipwise.predict.served.groups import groups_of
 from chipwise.predict.served.lowering import lower_pass
 from chipwise.predict.served.request import Request
 from chipwise.predict.served.towers import of_tower
@@ -30,7 +31,7 @@ def test_a_text_is_priced_as_if_there_were_no_tower() -> None:
 
 def test_llava_by_pencil() -> None:
     """Two images are two passes of 577 positions through 23 of 24 layers, and 1,152 tokens before the text's 100."""
-    group = group_of(Request(model=LLAVA, deployment=Deployment(device="h100-sxm"), prompt_tokens=100, images=2))
+    (group,) = groups_of([Request(model=LLAVA, deployment=Deployment(device="h100-sxm"), prompt_tokens=100, images=2)])
     assert group.prompt_tokens.tolist() == [1252]
     prefill = group.prefill()
     parts = [part for part in lower_pass(prefill.setting, prefill.step) if of_tower(part)]
@@ -108,11 +109,10 @@ def test_what_cannot_be_asked_is_refused() -> None:
 
 def test_sound_is_heard_in_windows() -> None:
     """Qwen2-Audio at 10 s: one window of 1,500 positions, 250 tokens and two marks; 40 s of Voxtral are two windows."""
-    group = group_of(
-        Request(
-            model="Qwen2-Audio-7B-Instruct", deployment=Deployment(device="h100-sxm"), prompt_tokens=50, audio_s=10.0
-        )
+    heard = Request(
+        model="Qwen2-Audio-7B-Instruct", deployment=Deployment(device="h100-sxm"), prompt_tokens=50, audio_s=10.0
     )
+    (group,) = groups_of([heard])
     assert (group.prompt_tokens.tolist(), group.tower_passes.tolist()) == ([50 + 252], [1])
     times = [
         api.estimate("Voxtral-Mini-3B-2507", device="l4", prompt=50, audio_s=seconds).ttft_s for seconds in (5, 30, 40)
@@ -136,5 +136,5 @@ def test_this_machine_says_that_it_times_no_tower() -> None:
     from chipwise.predict.explain.cases import calibrated_case
     from support.machines import round_machine
 
-    with pytest.raises(Unsupported, match=r"priced on data sheets, not by this machine.s calibration"):
+    with pytest.raises(Unsupported, match=r"estimated from data sheets, not from this machine.s calibration"):
         calibrated_case(LLAVA, round_machine(), images=1)

@@ -79,6 +79,6 @@ def test_an_unmeasured_class_says_so_and_is_wide() -> None:
     known = api.estimate("Qwen/Qwen3-8B", device="h100-sxm", runtime="vllm", batch=16)
     unknown = api.estimate("Qwen/Qwen3-8B", device="apple-m3-max", runtime="llama.cpp")
     assert any("no tail of such requests was measured" in note for note in unknown.notes)
-    assert any("P50s times the ratio in" in note for note in known.notes)
+    assert any("P50 times a ratio from" in note for note in known.notes)
     widths = [math.log(each.metrics["tpot_p99"].high / each.metrics["tpot_p50"].high) for each in (known, unknown)]
     assert widths[1] > 2 * widths[0]

@@ -130,7 +130,7 @@ def test_adam_keeps_16_bytes_a_parameter_of_every_kind_of_model(model: str) -> N
 
 
 def test_training_is_in_16_bits_whatever_the_checkpoint_is_kept_in() -> None:
-    with pytest.raises(SpecError, match="not in int4"):
+    with pytest.raises(SpecError, match="must be bf16, fp16 or fp32 for training, not int4"):
         api.estimate_training("gpt2", weights="int4")
     assert api.estimate_training("openai/gpt-oss-20b", device="mi355x", tp=2, prompt=128).step.value > 0  # MXFP4
 

@@ -54,7 +54,7 @@ def test_replicas_share_the_batch_and_sum_gradients() -> None:
 def test_what_does_not_fit_or_divide() -> None:
     with pytest.raises(DoesNotFit, match="activation checkpointing"):
         training_step(setting(), H100, batch=256, tokens=4096)
-    with pytest.raises(SpecError, match="7 sequences do not divide into 2 replicas"):
+    with pytest.raises(SpecError, match="7 sequences cannot be divided into 2 replicas"):
         training_step(setting(dp=2), H100, batch=7, tokens=1024)
 
 

@@ -98,5 +98,5 @@ def test_a_patch_that_does_not_fit_is_named() -> None:
 
 def test_a_device_without_such_products_is_named() -> None:
     bare = datasheet.load("hailo-10h")
-    with pytest.raises(Unsupported, match="hailo-10h lists no rate of fp32"):
+    with pytest.raises(Unsupported, match="hailo-10h lists no rate for fp32"):
         step_s(vit("base"), Setup(device=bare, dtype="fp32"))

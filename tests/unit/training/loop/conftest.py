@@ -40,7 +40,6 @@ def corpus() -> Corpus:
         test=TEST,
         source="made up",
         licence="none",
-        duplicates=0,
     )
 
 

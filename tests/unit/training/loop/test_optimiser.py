@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from chipwise.training.loop.adamw import AVERAGES, AdamW
 from chipwise.training.loop.optimiser import Optimiser, orthogonalise
 
 
@@ -92,3 +93,21 @@ def test_table_decay_shrinks_the_other_matrices_alone() -> None:
         shrunk.append(table)
         assert torch.allclose(value, before[name] * (0.9 if table else 1.0), atol=1e-6), name  # 1 − 0.2 · 0.5
     assert set(shrunk) == {True, False}
+
+
+@pytest.mark.parametrize(("decay", "fused"), [(0.1, True), (0.0, False)])
+def test_adamw_steps_as_torch_does_also_after_it_was_restored(decay: float, fused: bool) -> None:
+    """Without decay it is Adam. The fourth of five steps is the first of one that took over the averages."""
+    ours, torchs = (nn.Parameter(torch.linspace(-1, 1, 12).view(3, 4).clone()) for _ in range(2))
+    made = AdamW(betas=(0.7, 0.95), eps=1e-10, fused=fused)
+    kind = torch.optim.AdamW if decay else torch.optim.Adam
+    other = kind([torchs], lr=0.01, betas=(0.7, 0.95), eps=1e-10, weight_decay=decay, fused=fused)
+    for number in range(5):
+        if number == 3:
+            averages, made = made.averages["a"], AdamW(betas=(0.7, 0.95), eps=1e-10, fused=fused)
+            made.put("a", ours, [averages[name].clone() for name in AVERAGES])
+        grad = torch.sin(torch.arange(12.0) + number).view(3, 4)
+        ours.grad, torchs.grad = grad.clone(), grad.clone()
+        made.step([("a", ours)], lr=0.01, weight_decay=decay)
+        other.step()
+    assert torch.equal(ours, torchs)

@@ -89,7 +89,7 @@ def test_a_worker_that_stays_silent_is_ended(job: Callable[..., TrainJob]) -> No
                 pool._silence_s = 1.0
             if event.kind == "failed":
                 assert event.job == number
-                assert "silent" in event.data["message"]
+                assert "sent no message" in event.data["message"]
         assert stopped
 
 

@@ -85,10 +85,10 @@ def test_many_different_numbers_are_amounts_and_few_are_classes(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "holds no items"),
-        ("text,label\n", "holds no items"),
+        ("", "contains no items"),
+        ("text,label\n", "contains no items"),
         ("text,class\na,b\n", "no column 'label'"),
-        ("text,label\none,a\nfast, and small,b\n", "line 3: more columns than the header"),
+        ("text,label\none,a\nfast, and small,b\n", "line 3: has more columns than the header"),
         ("text,label\na thing,\n", "line 2: the label is missing"),
         ("text,label\n,x\n", "line 2: the text is missing"),
         ("text,label\na\n", "line 2: the label is missing"),
@@ -108,7 +108,7 @@ def test_what_is_wrong_in_a_csv_is_said_with_its_line(tmp_path: Path, content: s
     ("content", "said"),
     [
         ("{broken\n", "line 1: not valid JSON"),
-        ('["a", "b"]\n', "must be an object"),
+        ('["a", "b"]\n', "must be a JSON object"),
         ('{"text": "a"}\n', "line 1: the label is missing"),
         ('{"question": "a", "options": ["b", "c"], "answer": "d"}\n', "not one of the options"),
         ('{"question": "a", "options": ["b"], "answer": 0}\n', "at least two options"),
@@ -125,7 +125,7 @@ def test_what_is_wrong_in_json_lines_is_said_with_its_line(tmp_path: Path, conte
 
 def test_words_are_no_amounts(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "t.jsonl", [{"text": f"item {i}", "label": "high"} for i in range(50)])
-    with pytest.raises(DataError, match="line 1: the label 'high' is not a number"):
+    with pytest.raises(DataError, match="line 1: label 'high' is not a number"):
         load_task(path, kind="regression")
 
 
@@ -266,11 +266,11 @@ def test_the_likeliest_option_is_the_one_that_the_tokens_favour(model: Transform
 
 
 def test_what_does_not_fit_is_refused(model: Transformer, store: TokenStore, arch: ArchSpec) -> None:
-    with pytest.raises(InputError, match="does not apply to it"):
+    with pytest.raises(InputError, match="to which the method 'likelihood' does not apply"):
         evaluate_task(model, store.tokenizer(300), task_of(placed()), method="likelihood")
     model.norm.weight.data.fill_(math.nan)
-    with pytest.raises(InputError, match="not all finite"):
+    with pytest.raises(InputError, match="weights that are not finite"):
         evaluate_task(model, store.tokenizer(300), task_of(placed()))
     larger = build(arch.of_vocabulary(299), seed=0)
-    with pytest.raises(InputError, match="300 tokens, the model 299"):
+    with pytest.raises(InputError, match="300 tokens, the model has 299"):
         evaluate_task(larger, store.tokenizer(300), task_of(placed()))

@@ -141,7 +141,7 @@ def test_questions_are_answered_by_likelihood_and_ship_nothing(
     assert found["judged"] == "weights rounded to int4, in torch"
     assert [p.name for p in (tmp_path / "out").iterdir()] == [RESULT]
     asked = replace(TASK, kind="choice", questions=(ChoiceQuestion(text="a", options=("b", "c"), answer=0),))
-    with pytest.raises(InputError, match="trains no classifier"):
+    with pytest.raises(InputError, match="no items on which to train a classifier"):
         write_classifier(
             tmp_path / "c",
             task=asked,

@@ -35,7 +35,6 @@ def corpus(seed: int = 0, count: int = 400) -> Corpus:
         test=tuple(entries[50:70]),
         source="made up",
         licence="none",
-        duplicates=0,
     )
 
 
@@ -65,10 +64,10 @@ def test_tokens_are_not_split_where_it_is_unknown_how_they_were_made() -> None:
     halves = ((word[:i], word[i:]) for word in made if made[word] >= 300 for i in range(1, len(word)))
     other = next(pair for pair in halves if pair not in known and pair[0] in made and pair[1] in made)
     model["merges"].append(list(other))
-    with pytest.raises(InputError, match=f"two merges make the token '{''.join(other)}'"):
+    with pytest.raises(InputError, match=f"two merges create the token '{''.join(other)}'"):
         Splitter(Tokenizer.from_str(json.dumps(state)), 300)
     model["merges"] = model["merges"][:-2]
-    with pytest.raises(InputError, match="not made by a merge"):
+    with pytest.raises(InputError, match="not the result of a merge"):
         Splitter(Tokenizer.from_str(json.dumps(state)), 300)
 
 
@@ -117,7 +116,7 @@ def test_a_prefix_holds_the_same_entries_in_every_vocabulary(tmp_path: Path) -> 
 
 def test_tokens_of_another_text_are_refused(tmp_path: Path) -> None:
     TokenStore(corpus(0), tmp_path, [300]).prepare()
-    with pytest.raises(StudyError, match="another text"):
+    with pytest.raises(StudyError, match="a different text"):
         TokenStore(corpus(1), tmp_path, [300]).tokenizer(300)
 
 
@@ -156,10 +155,10 @@ def test_files_that_hold_no_tokens_are_named(tmp_path: Path) -> None:
             load_tokens(store.tokens_path(300))
     for kept in ("", "{", "{}"):
         store.tokenizer_path(300).write_text(kept)
-        with pytest.raises(DataError, match=r"tokenizer-300\.json: holds no tokenizer"):
+        with pytest.raises(DataError, match=r"tokenizer-300\.json: has no tokenizer"):
             store.tokenizer(300)
     store.tokenizer_path(300).write_text('{"version": "1.0", "decoder": 5}')
-    with pytest.raises(DataError, match=r"holds no tokenizer \(broken at line 1 column \d+\); restore it"):
+    with pytest.raises(DataError, match=r"has no tokenizer \(broken at line 1 column \d+\); restore it"):
         load_tokenizer(store.tokenizer_path(300))
     store.tokenizer_path(300).unlink()
     os.mkfifo(store.tokenizer_path(300))

@@ -133,10 +133,10 @@ def test_the_report_says_the_distance_by_guidance() -> None:
     assert [row["guidance"] for row in rows] == [1.0, 1.5, 2.0, 3.0, 5.0]
     assert samples["drawn"]["winner"]["rows"][1]["distance"] == pytest.approx(rows[2]["distance"])
     html = sections(samples)[0].html
-    assert "guided by 2 in two passes a step" in html
+    assert "guidance scale 2 with two passes per step" in html
     assert "<b>2</b>" in html
 
 
 def test_guidance_below_none_is_refused() -> None:
-    with pytest.raises(SpecError, match="is from 1"):
+    with pytest.raises(SpecError, match="must be from 1"):
         build(SpaceSpec, {**SPACE, "image": {**SPACE["image"], "guidance": [0.5]}})

@@ -57,14 +57,16 @@ def read_vision(folder: Path, source: str, name: str, labels: str = "") -> None:
 
 NUMPY: dict[str, tuple[dict[str, object], str]] = {
     "labels of two axes": ({"images": pictures(), "labels": np.zeros((50, 2), int)}, r"labels must .*\(50, 2\)"),
-    "no images": ({"images": pictures(0), "labels": np.zeros(0, int)}, "holds no images"),
-    "images without pixels": ({"images": pictures(50, 0, 0), "labels": np.arange(50) % 2}, "has no pixels"),
-    "seven channels": ({"images": pictures(50, 8, 8, 7), "labels": np.arange(50) % 2}, "images of 7 channels"),
+    "no images": ({"images": pictures(0), "labels": np.zeros(0, int)}, "contains no pixels"),
+    "images without pixels": ({"images": pictures(50, 0, 0), "labels": np.arange(50) % 2}, "contains no pixels"),
+    "seven channels": ({"images": pictures(50, 8, 8, 7), "labels": np.arange(50) % 2}, "images must have .* not 7"),
     "two labels of one name": (
-        {"images": pictures(), "labels": np.arange(50) % 2, "classes": ["cat", "cat"]}, "gives two labels the name"
+        {"images": pictures(), "labels": np.arange(50) % 2, "classes": ["cat", "cat"]},
+        "`classes` gives two labels the name",
     ),
     "names for other labels": (
-        {"images": pictures(), "labels": np.arange(50) % 2, "classes": ["a", "b", "c"]}, "3 names for 2 different"
+        {"images": pictures(), "labels": np.arange(50) % 2, "classes": ["a", "b", "c"]},
+        "`classes` must name each of the 2 different labels, but has 3 names",
     ),
     "labels that are fractions": ({"images": pictures(), "labels": np.arange(50) / 2}, "not float64"),
     "no labels": ({"images": pictures()}, "holds no array 'labels'"),
@@ -88,11 +90,11 @@ def idx(*shape: int) -> bytes:
     ("content", "words"),
     [
         (bytes(2**24), "not an IDX file"),
-        (idx(60_000, 28, 28) + bytes(100), r"an IDX file of \(60000, 28, 28\) that is incomplete"),
+        (idx(60_000, 28, 28) + bytes(100), r"an incomplete IDX file of shape \(60000, 28, 28\)"),
         (idx(2**31, 2**31, 2**31), "unpacks to .* GiB"),
         (idx(3_600_000, 1_000, 1), "unpacks to 3.4 GiB; at most 2 GiB"),
         (idx(2**27), "unpacks to 128 MiB"),
-        (idx(0, 8, 8), "holds no images"),
+        (idx(0, 8, 8), "contains no pixels"),
     ],
 )
 def test_packed_idx_files(content: bytes, words: str, tmp_path: Path) -> None:
@@ -168,9 +170,9 @@ def test_parquet_files(tmp_path: Path) -> None:
     pytest.importorskip("PIL", reason="decodes images: pip install 'chipwise[search]'")
     for columns, words in (
         ({"image": [bomb(30_000)] * 2, "label": [0, 1]}, "row 0: has more than 67 million pixels"),
-        ({"image": [b"x"] * 2, "label": [[0], [1]]}, "every label must be a whole number, or every one a name"),
-        ({"image": [b"x"] * 2, "label": [None, 1]}, "every label must be"),
-        ({"image": ["x"], "label": [1]}, "row 0 holds no image"),
+        ({"image": [b"x"] * 2, "label": [[0], [1]]}, "labels must be either all whole numbers or all names"),
+        ({"image": [b"x"] * 2, "label": [None, 1]}, "labels must be either"),
+        ({"image": ["x"], "label": [1]}, "row 0 contains no image"),
         ({"image": [b"x"], "name": [1]}, "has no column 'label'"),
     ):
         with pytest.raises(SpecError, match=rf"t\.parquet: .*{words}"):
@@ -213,11 +215,14 @@ def changed(place: int, content: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (bytes(sound(rate=0)), "x.wav: 0 samples a second"),
-        (bytes(sound(rate=1)), "x.wav: 1 samples a second; from 4,000 to 768,000 are read"),
+        (bytes(sound(rate=0)), "x.wav: has 0 samples a second"),
+        (bytes(sound(rate=1)), "x.wav: has 1 samples a second; it must have from 4,000 to 768,000"),
         (bytes(sound(rate=2**32 - 1)), "4,294,967,295 samples a second"),
         (changed(34, struct.pack("<H", 7)), "has 7 bits a sample"),
-        (changed(40, struct.pack("<I", 2**30)), "is cut off: its header states 1,073,741,824 bytes of sound"),
+        (
+            changed(40, struct.pack("<I", 2**30)),
+            "is truncated: it has .* bytes of sound, but its header states 1,073,741,824",
+        ),
         (b"", "x.wav: not a WAV file: it ends too early$"),
         (bytes(sound())[:30], "x.wav: not a WAV file: it ends too early$"),
         (b"RIFF" + bytes(60), "not a WAV file"),
@@ -263,7 +268,7 @@ def test_words_that_are_silent_altogether(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ([1e308, -1e308], r"series 1 holds numbers above 1e\+100"),
+        ([1e308, -1e308], r"series 1 contains numbers above 1e\+100"),
         ([3.0, 3.0], "series 1 is constant in its training part"),
         ([math.nan, 1.0], "finite values"),
     ],

@@ -138,7 +138,7 @@ def test_patches_fit_latents_and_are_no_wider_than_models() -> None:
     assert found == {(1, 2), (1, 4), (1, 7), (2, 2)}
     of_seven = rows[space.values(rows, "patch") == 7]
     assert space.values(of_seven, "d_model").min() == 64
-    with pytest.raises(SpecError, match="latents of 4 pixels"):
+    with pytest.raises(SpecError, match="values in a patch"):
         build(SpaceSpec, {**SPACE, "image": {**image, "latents": [4], "patch": [7]}, "d_model": [16]})
 
 
@@ -202,7 +202,7 @@ def test_decoded_images_are_judged_and_shown(opened: Any, learnt: Any, tmp_path:
     found = samples["drawn"]["winner"]["latents"]
     assert found["factor"] == 2
     assert found["real"] < found["distance"]
-    assert "once they were encoded and decoded" in sections(samples)[0].html
+    assert "after encoding and decoding" in sections(samples)[0].html
 
 
 def test_references_draw_latents_too_where_the_space_lists_them() -> None:
@@ -221,5 +221,5 @@ def test_what_cannot_be_is_refused(opened: Any) -> None:
             build(SpaceSpec, {**SPACE, "image": {**image, **changes}})
     arch = design().arch
     other = replace(arch, head=replace(arch.head, latents=Latents(factor=4, channels=1)))
-    with pytest.raises(InputError, match="autoencoders of 2"):
+    with pytest.raises(InputError, match="autoencoders for widths of 2"):
         FlowImages.load(opened.path).require_fit(other)

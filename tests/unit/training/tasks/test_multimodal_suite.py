@@ -124,7 +124,7 @@ def test_a_table_of_the_users_is_learnt_from(tmp_path: Path) -> None:
     assert held.answers == ("no", "yes")
     assert held.words == ("<nothing>", "<unknown>", "?", "is", "it", "red", "dark")
     assert summary["licence"] == "mine"
-    assert "1 questions with rarer answers are left out" in summary["source"]
+    assert "without 1 questions with rarer answers" in summary["source"]
     assert sum(summary[f"entries_{part}"] for part in ("train", "val", "test")) == 199
     assert held.train.images.shape == (60, 3, 32, 32)
     red = held.train.images[:, 0].mean((1, 2))[held.train.image] > 128
@@ -149,7 +149,7 @@ def test_broken_tables_are_named(tmp_path: Path, text: str, words: str) -> None:
 
 
 def test_fields_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(SpecError, match=r"path: name the file"):
+    with pytest.raises(SpecError, match=r"path: is missing; name the file"):
         QuestionsSpec(source="files")
     with pytest.raises(SpecError, match=r"space\.image: is missing; describe both inputs"):
         MULTIMODAL.require_fit(
@@ -157,9 +157,12 @@ def test_fields_that_do_not_fit_are_refused() -> None:
             build(SpaceSpec, {**SPACE, "image": {"size": 32, "classes": 2, "patch": [8]}}),
         )
     for image, words in (
-        ({**IMAGE, "words": 0}, "words: of a question must be from 3"),
-        ({**IMAGE, "question": 0}, "question: words, merging, image_in and pooling"),
-        ({**IMAGE, "question": 0, "words": 0, "image_in": ["cross"]}, "question: words, merging, image_in and pooling"),
+        ({**IMAGE, "words": 0}, "words: must be from 3"),
+        ({**IMAGE, "question": 0}, "question: `words`, `merge`, `image_in` and `pooling: last`"),
+        (
+            {**IMAGE, "question": 0, "words": 0, "image_in": ["cross"]},
+            "question: `words`, `merge`, `image_in` and `pooling: last`",
+        ),
     ):
         with pytest.raises(SpecError, match=words):
             build(SpaceSpec, {**SPACE, "image": image})

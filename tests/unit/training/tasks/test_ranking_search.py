@@ -76,7 +76,7 @@ def test_a_search_ends_with_a_winner_that_ranks_what_comes_next(folder: Path) ->
     assert found.samples["requests"][0].keys() >= {"history", "next", "winner"}
     assert load(folder / "run" / "record.json").samples == found.samples
     report, card = ((folder / "run" / name).read_text() for name in ("report.html", "card.md"))
-    assert "What it ranks first" in report
+    assert "Items ranked first" in report
     assert "How often the next item is found" in report
     for text in (report, card):
         assert "NDCG@10" in text

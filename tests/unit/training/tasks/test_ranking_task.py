@@ -170,7 +170,7 @@ def test_a_folder_holds_one_set_of_requests(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"space": {"ranking": SPACE["ranking"] | {"items": 25}}}, "24 items, not 25"),
+        ({"space": {"ranking": SPACE["ranking"] | {"items": 25}}}, "must be 24, the number in the data"),
         ({"space": {"ranking": SPACE["ranking"] | {"tags": 4}}}, "3 tags"),
         ({"space": {"ranking": SPACE["ranking"] | {"candidates": 30}}}, "29 candidates are needed"),
         ({"least_history": 16}, "needs 20"),
@@ -178,7 +178,7 @@ def test_a_folder_holds_one_set_of_requests(tmp_path: Path) -> None:
         ({"time": "item_id", "item": "timestamp"}, "contains an invalid time"),
         ({"path": "nothing.parquet"}, "no such file"),
         ({"test_share": 0.9}, "between 0.001 and 0.4"),
-        ({"source": "movielens-100k"}, "no other source reads one"),
+        ({"source": "movielens-100k"}, "all other sources take none"),
     ],
 )
 def test_mistakes_in_data_are_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_times_may_be_dates_and_tags_a_text(tmp_path: Path) -> None:
 
 def test_a_model_of_other_requests_is_refused(tmp_path: Path) -> None:
     data, spec = opened(tmp_path), build(SpaceSpec, SPACE | {"ranking": SPACE["ranking"] | {"history": 5}})
-    with pytest.raises(InputError, match="5 items of history, the data 4"):
+    with pytest.raises(InputError, match="5 items of history, the data has 4"):
         data.require_fit(design_of(next(iter(RANKING.references(spec))), spec=spec).arch)
 
 

@@ -73,7 +73,7 @@ def test_another_number_of_labels_is_refused(tmp_path: Path) -> None:
     """The space says how many there are."""
     space = build(SpaceSpec, {**SPACE, "sentence": {**SPACE["sentence"], "classes": 7}})
     opened = SENTENCES.open({"source": "commands", "texts": 500}, base=tmp_path, folder=tmp_path, space=space)
-    with pytest.raises(SpecError, match="must be 12, the labels of the data, not 7"):
+    with pytest.raises(SpecError, match="must be 12, the number in the data, not 7"):
         opened.prepare()
 
 

@@ -64,9 +64,9 @@ def test_a_search_ends_with_a_winner_in_the_words_of_its_task(tmp_path: Path) ->
     [
         ({"task": "serie"}, "unknown task 'serie'; did you mean"),
         ({"objectives": {"bits_per_byte": "minimize"}}, "unknown metric"),
-        ({"objectives": {"tpot_p50": "minimize"}}, "bits_per_value: minimize must be among them"),
+        ({"objectives": {"tpot_p50": "minimize"}}, "must contain bits_per_value: minimize"),
         ({"quality": "supernet", "budget": {"cpu": "100 s"}}, "supernet works for text only"),
-        ({"tasks": ["mine.csv"]}, "evaluations of text models"),
+        ({"tasks": ["mine.csv"]}, "these tasks evaluate text models only"),
     ],
 )
 def test_what_a_task_does_not_know_is_refused(changes: dict, message: str) -> None:

@@ -45,7 +45,7 @@ def test_columns_of_numbers_are_read_and_scaled_by_what_is_learnt(tmp_path: Path
     assert set(data.validation[1:-1].tolist()) == set(data.test[1:-1].tolist()) == {4}
     assert data.bytes_train == 200
     assert data.validation_bytes.tolist() == data.test_bytes.tolist() == [25]
-    with pytest.raises(StudyError, match="holds different series"):
+    with pytest.raises(StudyError, match="contains different series"):
         SeriesStore(spec, [series + np.sin(series)], tmp_path, [5]).prepare()
 
 
@@ -53,7 +53,7 @@ def test_what_is_no_series_is_refused(tmp_path: Path) -> None:
     (tmp_path / "short.csv").write_text("x\n1\n2\n")
     with pytest.raises(DataError, match="at least 200"):
         read_series({"paths": ["short.csv"]}, tmp_path)
-    with pytest.raises(SpecError, match="source: waves"):
+    with pytest.raises(SpecError, match="`source: waves`"):
         SeriesSpec()
-    with pytest.raises(SpecError, match="same number of quantiles"):
+    with pytest.raises(SpecError, match="equally many quantiles"):
         SERIES.require_fit(Workload(prompt_tokens=8, new_tokens=8), build(SpaceSpec, {**SPACE, "vocab_size": [17, 33]}))

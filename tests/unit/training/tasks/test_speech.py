@@ -16,7 +16,7 @@ from chipwise.api.testing.task_suite import TaskSuite
 from chipwise.core.fields import build
 from chipwise.errors import DataError, SpecError, StudyError
 from chipwise.model.space.space_spec import SpaceSpec
-from chipwise.training.data.images.pixels import grey_png
+from chipwise.training.data.images.pixels import png
 from chipwise.training.data.sound import synthesis
 from chipwise.training.data.sound.clips import spectrogram
 from chipwise.training.data.sound.waves import clip_of, decoded, divided, noise, noisy, resampled
@@ -198,13 +198,15 @@ def test_espeak_says_the_same_word_the_same_way() -> None:
 
 
 def test_pictures_are_png_files() -> None:
-    """Pillow, where it is installed, reads the pixels back; the loudest value is black, low bands lie below."""
+    """Pillow reads the pixels back; the loudest value is black, low bands lie below."""
     image = pytest.importorskip("PIL.Image")
+
+    def shown(uri: str) -> np.ndarray:
+        return np.asarray(image.open(io.BytesIO(base64.b64decode(uri.removeprefix("data:image/png;base64,")))))
+
     pixels = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    np.testing.assert_array_equal(np.asarray(image.open(io.BytesIO(grey_png(pixels)))), pixels)
-    uri = spectrogram(np.array([[1.0, 0.0], [0.0, 0.0]]))
-    shown = np.asarray(image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))))
-    assert shown.tolist() == [[255, 255], [0, 255]]
+    np.testing.assert_array_equal(shown(png(pixels[None])), pixels)
+    assert shown(spectrogram(np.array([[1.0, 0.0], [0.0, 0.0]]))).tolist() == [[255, 255], [0, 255]]
 
 
 def test_synthetic_speech_is_called_so_wherever_it_is_shown() -> None:
@@ -236,5 +238,5 @@ def test_the_same_recordings_give_the_same_clips_anywhere(folder: Path, tmp_path
         np.testing.assert_array_equal(one, other)
     with pytest.raises(StudyError, match="--restart"):
         SpeechData(replace(spec, snr_db=()), folder, tmp_path / "a", image).prepare()
-    with pytest.raises(SpecError, match="must be 3, the words of the data, not 4"):
+    with pytest.raises(SpecError, match="must be 3, the data's number of words, not 4"):
         SpeechData(spec, folder, tmp_path / "c", replace(image, classes=4)).prepare()

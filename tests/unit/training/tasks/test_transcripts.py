@@ -199,7 +199,7 @@ def test_texts_may_lie_beside_the_recordings(folder: Path, tmp_path: Path) -> No
     [
         ("name,text\n", "no column file or path; it has name, text"),
         ("file,words\n", "no column text or sentence"),
-        ("file,text\nnone.wav,a\n", r"line 2: there is no file 'none.wav'"),
+        ("file,text\nnone.wav,a\n", r"line 2: the file 'none.wav' is not in the table's folder"),
         ("file,text\n../a.wav,?!\n", "no letters or digits"),
     ],
 )
@@ -230,7 +230,7 @@ def test_characters_and_positions_must_fit(folder: Path, tmp_path: Path) -> None
     """The data has four characters and a blank; texts of three letters need three positions."""
     data = {"source": "folder", "path": "songs"}
     spec = build(SpaceSpec, {**SPACE, "sound": {**SPACE["sound"], "classes": 9}})
-    with pytest.raises(SpecError, match=r"must be 5, the blank and the characters ' abc', not 9"):
+    with pytest.raises(SpecError, match=r"must be 5 \(the blank and the characters ' abc'\), not 9"):
         TRANSCRIPTS.open(data, base=folder, folder=tmp_path / "one", space=spec).prepare()
     opened = TRANSCRIPTS.open(data, base=folder, folder=tmp_path / "two", space=build(SpaceSpec, SPACE))
     opened.prepare()

@@ -249,7 +249,7 @@ def test_another_number_of_classes_is_refused(npz: Path, tmp_path: Path) -> None
     space = build(SpaceSpec, SPACE | {"image": SPACE["image"] | {"classes": 4}})
     data = {"source": "numpy", "path": "set.npz", "validation_share": 0.2}
     opened_data = task_named("vision").open(data, base=npz, folder=tmp_path / "corpus", space=space)
-    with pytest.raises(SpecError, match="must be 3, the classes of the data, not 4"):
+    with pytest.raises(SpecError, match="must be 3, the number in the data, not 4"):
         opened_data.prepare()
 
 

@@ -57,7 +57,7 @@ def test_each_is_charged_its_share_and_long_ones_are_compiled(tmp_path) -> None:
 
 def test_a_machine_without_one_says_so(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(Unsupported, match=r"no CUDA device is found here .*; train on: local, ray or jobs"):
+    with pytest.raises(Unsupported, match=r"torch finds no CUDA device .*; use local, ray or jobs"):
         gpus("cuda")
 
 
@@ -71,5 +71,5 @@ def test_devices_are_those_that_are_named(monkeypatch) -> None:
     monkeypatch.setattr(torch, "cuda", fake)
     assert [item.device for item in gpus("cuda")] == ["cuda:0", "cuda:1", "cuda:2"]
     assert [(item.name, item.free_bytes) for item in gpus("cuda:2,1")] == [("gpu 2", 2e9), ("gpu 1", 1e9)]
-    with pytest.raises(Unsupported, match="there is no CUDA device 7 here; there are 0 to 2"):
+    with pytest.raises(Unsupported, match="this machine has no CUDA device 7, only 0 to 2"):
         gpus("cuda:0,7")

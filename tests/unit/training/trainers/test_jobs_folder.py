@@ -130,10 +130,10 @@ def with_weights_of_the_other(path: Path) -> None:
     [
         (cut, "cannot be read"),
         (no_result, "is not a result"),
-        (of_another_run, "another run file, text or chipwise version"),
+        (of_another_run, "a different run file, text or chipwise version"),
         (without_weights, "are missing"),
-        (with_half_the_weights, "not the weights"),
-        (with_weights_of_the_other, "of another architecture"),
+        (with_half_the_weights, "not the final weights"),
+        (with_weights_of_the_other, "to a different architecture"),
     ],
 )
 def test_what_cannot_be_used_is_named_and_the_rest_is_kept(ran, spoil, said) -> None:

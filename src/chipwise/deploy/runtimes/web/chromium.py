@@ -1,4 +1,4 @@
-"""A headless Chromium that opens one page, ended together with this process."""
+"""A headless Chromium that opens one page and ends together with this process."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ FLAGS = (
     "--disable-extensions",
     "--disable-renderer-backgrounding",
     "--disable-sync",
-    "--enable-blink-features=ForceEagerMeasureMemory",  # measureUserAgentSpecificMemory answers at once
+    "--enable-blink-features=ForceEagerMeasureMemory",  # so that measureUserAgentSpecificMemory answers at once
 )
-_OWN_WINDOW = "--top-chrome-webui"  # in the command of a process that draws the browser's own window
+_OWN_WINDOW = "--top-chrome-webui"  # option of a process that draws the browser's own window
 
 
 class Chromium:
@@ -65,17 +65,17 @@ class Chromium:
         self.close = weakref.finalize(self, _end, self._process, Path(folder))
 
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the browser is running."""
         return self._process.poll() is None
 
     def page_cpu_s(self) -> float | None:
-        """Processor seconds of the page's main thread so far, to the nanosecond; None if the system does not tell."""
+        """Processor seconds of the page's main thread so far, to the nanosecond; None if the system does not say."""
         with contextlib.suppress(OSError, ValueError, psutil.Error):
             return _thread_s(self._page())
         return None
 
     def page_bytes(self) -> int | None:
-        """Memory of the page's process, that of its workers included; None if the system does not tell."""
+        """Memory of the page's process, including its workers; None if the system does not report it."""
         with contextlib.suppress(OSError, ValueError, psutil.Error):
             return int(psutil.Process(self._page()).memory_info().rss)
         return None
@@ -85,11 +85,11 @@ class Chromium:
             children = psutil.Process(self._process.pid).children(recursive=True)
             lines = {each.pid: " ".join(each.cmdline()) for each in children}
             pages = [pid for pid, line in lines.items() if "--type=renderer" in line and _OWN_WINDOW not in line]
-            self._page_pid = max(pages, key=_thread_s)  # another one is a spare
+            self._page_pid = max(pages, key=_thread_s)  # any other one is a spare
         return self._page_pid
 
     def cpu_s(self) -> float:
-        """Processor seconds of all its processes so far."""
+        """Processor seconds of all processes of the browser so far."""
         total = 0.0
         with contextlib.suppress(psutil.Error):
             main = psutil.Process(self._process.pid)
@@ -101,7 +101,10 @@ class Chromium:
 
 
 def _tied() -> tuple[str, ...]:
-    """The beginning of a command that Linux kills when this process ends, however it ends."""
+    """Returns the first words of a command; a program started by it is killed when this process ends for any reason.
+
+    Returns nothing if the system has no ``setpriv``.
+    """
     found = shutil.which("setpriv")
     return () if found is None else (found, "--pdeathsig", "KILL")
 

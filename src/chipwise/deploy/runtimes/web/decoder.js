@@ -1,4 +1,4 @@
-// A model in ONNX Runtime Web; of a decoder its cache, a pass over tokens, and the likeliest next token.
+// Runs a model in ONNX Runtime Web; for a decoder: its cache, passes over tokens, and the likeliest next token.
 import * as ort from "./ort.wasm.bundle.min.mjs";
 
 export { ort };

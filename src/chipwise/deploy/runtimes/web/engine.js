@@ -1,5 +1,5 @@
-// The model of this folder, run here, for the chat page (see `served` in it).
-import { clear, greedy, last, load, step } from "./decoder.js";
+// Runs the model of this folder in the browser, for the chat page (see `served` in that page).
+import { clear, last, load, step } from "./decoder.js";
 import { Tokenizer } from "./tokenizer.js";
 
 const PAUSE_MS = 50; // how often the page may draw
@@ -15,14 +15,14 @@ let loading;
 const loaded = () => (loading ??= (async () => {
   const about = await (await file("about.json")).json();
   const tokenizer = new Tokenizer(await (await file("../tokenizer.json")).json());
-  const bytes = new Uint8Array(await (await file("../model.onnx")).arrayBuffer());
+  const bytes = new Uint8Array(await (await file(`../${about.file}`)).arrayBuffer());
   const threads = crossOriginIsolated ? about.threads : 1; // without isolation browsers give one
   return { about, tokenizer, model: await load(bytes, { ...about, threads }) };
 })());
 
 function chosen(logits, temperature, top) { // the likeliest token, or a random one of those with `top` of the probability
-  if (!temperature) return greedy(logits)[0];
   const most = logits.data.reduce((most, logit) => Math.max(most, logit), -Infinity);
+  if (!temperature) return BigInt(logits.data.indexOf(most));
   const likely = Array.from(logits.data, (logit, token) => ({ token, weight: Math.exp((logit - most) / temperature) }));
   likely.sort((one, other) => other.weight - one.weight);
   const all = likely.reduce((sum, { weight }) => sum + weight, 0);
@@ -43,12 +43,13 @@ window.engine = {
     if (!ids.length) ids.push(about.start);
     if (ids.length >= about.context) throw new Error(`${ids.length} tokens; the context holds ${about.context - 1}`);
     const text = tokenizer.decoder();
-    clear(model);
+    await clear(model);
+    const ran = () => performance.now() - (model.aside ?? 0);
     let tokens = BigInt64Array.from(ids, BigInt), decode_s = 0, drawn = performance.now();
     for (let count = 0; count < Math.min(most, about.context - ids.length); count++) {
-      const start = performance.now();
-      const token = chosen(last(await step(model, tokens, 1)), temperature, top);
-      if (count) decode_s += (performance.now() - start) / 1000;
+      const start = ran();
+      const token = chosen(await last(await step(model, tokens, 1)), temperature, top);
+      if (count) decode_s += (ran() - start) / 1000;
       if (about.ends.includes(Number(token)) || signal?.aborted) return;
       yield { token: Number(token), text: text(Number(token)), step_s: count ? decode_s / count : null };
       tokens = BigInt64Array.of(token);

@@ -1,4 +1,4 @@
-"""What runs models in a page: ONNX Runtime Web for ONNX files, wllama for GGUF files."""
+"""Engines that run models in a page: ONNX Runtime Web for ONNX files, wllama for GGUF files."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One of them: the npm package, the page's module that calls it, and what that module is told to load a model."""
+    """An engine: its npm package, the page's module that calls it, and the settings for loading a model."""
 
-    name: str  # of the runtime
+    name: str  # name of the runtime
     package: Package
     module: str
     facts: Callable[[Path], Facts]
-    load: Callable[[Facts, int, int, Mapping[str, object]], Mapping[str, object]]  # of capacity, batch and options
-    worker: bool = False  # whether a model runs in a worker, not in the page's main thread
+    # returns those settings, given facts, capacity, batch and options
+    load: Callable[[Facts, int, int, Mapping[str, object]], Mapping[str, object]]
+    worker: bool = False  # whether models run in a worker instead of the page's main thread
 
     def scripts(self) -> Mapping[str, Path]:
-        """The files by the names under which the page asks for them.
+        """Maps names to files; the page requests the files under these names.
 
         Raises:
             Unreachable: The package is not in the cache and cannot be fetched.
@@ -41,7 +42,7 @@ def facts_of(path: Path) -> Facts:
     """The metadata of a file that chipwise wrote.
 
     Raises:
-        MeasurementError: It is no such file, or its weights are in a second file.
+        MeasurementError: chipwise did not write the file, or its weights are in a second file.
         MissingExtra: onnx is not installed.
     """
     with optional_imports():
@@ -52,9 +53,13 @@ def facts_of(path: Path) -> Facts:
         raise MeasurementError(f"{path}: not an ONNX file that can be read: {error}") from None
     text = next((item.value for item in model.metadata_props if item.key == "chipwise"), None)
     if text is None:
-        raise MeasurementError(f"{path}: this ONNX file has no chipwise metadata; the browser runs files of its export")
+        raise MeasurementError(
+            f"{path}: this ONNX file has no chipwise metadata; the browser only runs files that chipwise exported"
+        )
     if path.with_name(f"{path.name}.data").exists():
-        raise MeasurementError(f"{path}: models of two files, above 2 GiB, do not fit a page's memory")
+        raise MeasurementError(
+            f"{path}: a model above 2 GiB, which is stored in two files, does not fit in a page's memory"
+        )
     found: Facts = json.loads(text)
     return found
 
@@ -67,15 +72,15 @@ def caches(facts: Facts, batch: int) -> dict[str, list[int]]:
 
 def _load_onnx(facts: Facts, capacity: int, batch: int, options: Mapping[str, object]) -> Mapping[str, object]:
     if options:
-        raise MeasurementError(f"the browser takes no options, not {sorted(options)}")
+        raise MeasurementError(f"the browser takes no options, but {sorted(options)} were given")
     return {"optimise": OPTIMISE, "cache": caches(facts, batch)}
 
 
 def gguf_facts(path: Path) -> Facts:
-    """Names and sizes of a GGUF file, of any program.
+    """Names and sizes of a GGUF file, whichever program wrote it.
 
     Raises:
-        MeasurementError: It is no such file.
+        MeasurementError: The file is not GGUF.
         MissingExtra: gguf is not installed.
     """
     with optional_imports():
@@ -95,7 +100,7 @@ def gguf_facts(path: Path) -> Facts:
 
 def _load_gguf(facts: Facts, capacity: int, batch: int, options: Mapping[str, object]) -> Mapping[str, object]:
     if set(options) - {"cache"}:
-        raise MeasurementError(f"wllama takes the option cache, not {sorted(options)}")
+        raise MeasurementError(f"wllama takes only the option `cache`, but {sorted(options)} were given")
     if (cache := options.get("cache", "f32")) not in CACHES:
         raise UnknownName("cache format", str(cache), CACHES)
     if batch != 1:

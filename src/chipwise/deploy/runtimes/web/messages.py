@@ -1,4 +1,4 @@
-"""What a page sends: what its browser offers, and the answers to commands. All of it is checked when it is built."""
+"""Messages from a page: what its browser offers, and answers to commands. Each message is checked when it is built."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ DTYPES = {"float32": np.float32, "int64": np.int64, "int32": np.int32}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Got:
-    """What a page's browser offers."""
+    """Properties of the browser that shows a page, and of its device."""
 
     threads: int  # 1 if the page is not isolated
     clock_s: float  # resolution of the clock
     isolated: bool
-    webgpu: str  # the adapter, or none
+    webgpu: str  # name of the adapter, or none
     agent: str
-    name: str = ""  # the device's, as far as the browser or the address tells it
+    name: str = ""  # name of the device, as far as the browser or the address tells it
 
     @property
     def machine(self) -> str:
-        """The name under which measurements are stored: the device's, or its system's, and the browser."""
+        """The name under which measurements are stored: the device (or its system, if unknown) and the browser."""
         system = re.search(r"\(([^)]*)\)", self.agent)
         browser = re.search(
             r"(?:Firefox|FxiOS|Edg|OPR|SamsungBrowser|HeadlessChrome|CriOS|Chrome|Version)/\d+", self.agent
@@ -55,11 +55,11 @@ class Got:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One request of a page for its next command, with the answer to the one before."""
+    """A request in which a page sends its answer to the previous command and asks for the next one."""
 
     page: str
-    done: int  # number of the last command that it carried out
-    got: Got | None = None  # in its first request
+    done: int  # number of the last command that the page carried out
+    got: Got | None = None  # only in the page's first request
     answer: Mapping[str, object] = field(default_factory=dict)
     error: str = ""
     left: bool = False  # the page is being closed

@@ -27,7 +27,7 @@ from chipwise.errors import Unreachable
 
 REGISTRY = "https://registry.npmjs.org"
 FETCH = "python -m chipwise.deploy.runtimes.web.packages"
-WAIT_S = 60.0  # for each read from the registry
+WAIT_S = 60.0  # time limit in seconds of each read from the registry
 MOST_BYTES = 2**27
 
 
@@ -37,8 +37,8 @@ class Package:
 
     name: str
     version: str
-    sha512: str  # of the archive, in base64, as ``npm view NAME dist.integrity`` gives it
-    files: tuple[str, ...]  # those that a page loads, by their paths in the archive
+    sha512: str  # hash of the archive, in base64, as ``npm view NAME dist.integrity`` gives it
+    files: tuple[str, ...]  # files that a page loads, by their paths in the archive
 
     @property
     def folder(self) -> Path:
@@ -57,7 +57,8 @@ class Package:
 
     @property
     def names(self) -> Mapping[str, str]:
-        """The files' paths in the archive by the names under which they are kept: with their folder's if two are alike.
+        """Maps names of files in the cache to paths in the archive. If files have equal names, the name of each file's
+        folder is put in front.
 
         >>> WLLAMA.names["single-thread-wllama.wasm"]
         'package/esm/single-thread/wllama.wasm'
@@ -86,7 +87,7 @@ WLLAMA = Package(
         "package/esm/multi-thread/wllama.wasm",
     ),
 )
-"""The last release whose decode and getLogits take and give tokens; 3.0 and later have completions of text alone."""
+"""The last release with decode and getLogits, which work on tokens; 3.0 and later only complete text."""
 PACKAGES = (ORT, WLLAMA)
 
 
@@ -111,10 +112,12 @@ def _fetched(package: Package) -> bytes:
         reason = getattr(error, "reason", None) or error
         raise Unreachable(
             f"{title} is not in {cache_folder() / 'npm'}, and npm's package index cannot be reached ({reason}); with a "
-            f"connection, fetch it once by: {FETCH}; or copy that folder from another machine"
+            f"connection, fetch it once with: {FETCH}; or copy that folder from another machine"
         ) from None
     if base64.b64encode(hashlib.sha512(content).digest()).decode() != package.sha512:
-        raise Unreachable(f"{package.address} is not the pinned {title}: its hash differs; nothing of it was kept")
+        raise Unreachable(
+            f"{package.address} is not the pinned {title}: its hash differs, so the download was discarded"
+        )
     return content
 
 

@@ -41,8 +41,8 @@ const commands = {
     return { input: loaded.session.inputNames[0] };
   },
 
-  // Given tokens, or the likeliest ones after those before, then `steps` more; each time is one pass, or the mean of
-  // `every` steps, without what an engine sets aside.
+  // Runs the given tokens, or else the likeliest next ones, then `steps` more; each time is for one pass, or the mean of
+  // `every` steps, without the time that an engine sets aside.
   async generate({ model: number, fresh, tokens, steps, every, wanted }) {
     const model = models.get(number), seconds = [];
     if (tokens) model.next = unpacked(tokens);

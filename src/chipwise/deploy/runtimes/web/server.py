@@ -1,7 +1,7 @@
 """The server of the measuring page, and the pages that are open: commands go out, answers come back.
 
-A page asks for its next command by a POST that carries the answer to the one before. Commands are numbered: a request
-that is repeated after a lost connection gets the same command again, and a repeated answer is ignored.
+A page asks for its next command by a POST that carries the answer to the previous command. Commands are numbered: a
+request that is repeated after a lost connection gets the same command again, and a repeated answer is ignored.
 
 Every address begins with a random token. Only listed files are served; no path is built from a request. A POST is
 limited in size, must come from the page itself (its ``Origin``) and must have the fields of :class:`Turn`; nothing in
@@ -28,9 +28,9 @@ from chipwise.errors import InputError, MeasurementError, SpecError
 
 LOOPBACK = "127.0.0.1"
 HOLD_S = 10.0  # a request for a command is answered after this time, even if there is none
-SILENT_S = 45.0  # a page that has not asked for so long is closed
+SILENT_S = 45.0  # a page that has not asked for this long counts as closed
 MOST_PAGES = 16
-READ_S = 30.0  # for reading one request
+READ_S = 30.0  # time limit in seconds for reading one request
 HERE = Path(__file__).parent
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -109,24 +109,24 @@ class Page:
             return {"end": self._end} if self._end else {}
 
     def end(self, text: str) -> None:
-        """Ends the page's work after its last answer; it shows ``text``."""
+        """Ends the page's work after its last answer; the page then shows ``text``."""
         with self._changed:
             self._end = text
             self._changed.notify_all()
 
     @property
     def gone(self) -> bool:
-        """Whether the page was closed, or has not asked for a command for a long time although it has none."""
+        """Whether the page was closed, or is idle and has not asked for a command for a long time."""
         idle = self._done == self._number
         return self._left or (idle and time.monotonic() - self._seen > SILENT_S)
 
 
 class Server:
-    """Serves the page, scripts and models on ``host`` and ``port`` (0: a free one), in threads of its own.
+    """Serves the page, scripts and models on ``host`` and ``port`` (0: a free one), in separate threads.
 
     Args:
         scripts: The runtime's files by name.
-        on_page: Called once for each new page, in a thread that may take its time.
+        on_page: Called once for each new page, in a separate thread, so that it may take long.
 
     Raises:
         InputError: The address cannot be used.
@@ -162,7 +162,7 @@ class Server:
         """Answers a page's request.
 
         Raises:
-            SpecError: The page is unknown and does not introduce itself, or there are too many.
+            SpecError: The page is new but does not say what its browser offers, or too many pages are open.
         """
         with self._lock:
             for name in [name for name, page in self._pages.items() if page.gone]:
@@ -172,7 +172,9 @@ class Server:
                 if turn.got is None:
                     raise SpecError("an unknown page; load it again", field="page")
                 if len(self._pages) >= MOST_PAGES:
-                    raise SpecError(f"{MOST_PAGES} pages are open already", field="page")
+                    raise SpecError(
+                        f"{MOST_PAGES} pages are open already; close one and load this one again", field="page"
+                    )
                 page = self._pages[turn.page] = Page(turn.got)
                 threading.Thread(target=self._on_page, args=(page,), daemon=True).start()
         return page.next_command(turn)
@@ -187,7 +189,7 @@ class _Listener(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A connection that breaks is the page's matter: it asks again."""
+        """Ignores a broken connection, because the page asks again."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -202,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*args)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
-        """A file of the page, a script or a model."""
+        """Sends a file of the page, a script or a model."""
         name = self._name()
         path = None if name is None else self._serves.files.get(name)
         if path is None:
@@ -215,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
             shutil.copyfileobj(stream, self.wfile)
 
     def do_POST(self) -> None:
-        """A page's turn."""
+        """Takes a page's answer and sends its next command."""
         if self._name() != "turn":
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here")
             return
@@ -239,7 +241,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(reply)
 
     def _name(self) -> str | None:
-        """What is asked for, if the address begins with the token."""
+        """Returns the name of the requested file if the address begins with the token, else None."""
         token, slash, name = self.path.removeprefix("/").partition("/")
         known = hmac.compare_digest(token.encode(), self._serves.token.encode())
         return name.partition("?")[0] if known and slash else None
@@ -257,4 +259,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def log_message(self, *args: object) -> None:
-        """Says nothing: the terminal is the command's."""
+        """Logs nothing, because the terminal shows the command's output."""

@@ -1,7 +1,7 @@
-"""Models in a page, of the runtimes ``browser`` and ``wllama`` and of pages that other machines open.
+"""Models in a page, for the runtimes ``browser`` and ``wllama`` and for pages that other machines open.
 
-A page of this folder runs the model and times every pass itself, by the browser's clock, so neither the connection nor
-this process is part of a time. Caches are passed from each step to the next as tensors, as web applications do:
+The page in this folder runs the model and times every pass itself, by the browser's clock, so times include neither the
+connection nor this process. Caches are passed from each step to the next as tensors, as web applications do:
 ONNX Runtime Web copies them in and out. llama.cpp keeps them in its own memory.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from chipwise.core.arrays import AnyArray
 from chipwise.core.fields import build, whole_number
-from chipwise.deploy.runtimes import Facts, Timed, prompt_shape
+from chipwise.deploy.runtimes import Facts, SinglePass, Timed, check_positions, prompt_shape
 from chipwise.deploy.runtimes.web.chromium import Chromium
 from chipwise.deploy.runtimes.web.engines import Engine
 from chipwise.deploy.runtimes.web.messages import Ran, pack
@@ -33,14 +33,14 @@ COMMANDS_TRIED = 9
 COMMAND_S = 0.04  # passes are timed in groups of about this duration, so that the page does not idle in between
 MOST_PASSES = 256
 FINE_CLOCK_S = 1e-5  # with a coarser clock, several decode steps are timed at once
-CLOCK_STEPS = 100  # how many steps of the clock a sample then has, about
+CLOCK_STEPS = 100  # then a sample lasts about this many steps of the clock
 
 
 NOTHING = np.zeros((1, 1), np.float32)
 
 
 class Passes(NamedTuple):
-    """Passes that the page ran: the last output, the seconds of each, and the processor seconds of all together."""
+    """Passes that the page ran: the last output, the seconds of each pass, and the processor seconds of all passes."""
 
     output: AnyArray
     seconds: list[float]
@@ -48,7 +48,7 @@ class Passes(NamedTuple):
 
 
 class Place:
-    """Where pages run models: a page, the server that gives it files, and its browser if this process started it."""
+    """Where models run: a page, the server that gives it files, and its browser if this process started it."""
 
     def __init__(self, engine: Engine, server: Server, page: Page, browser: Chromium | None = None) -> None:
         self.engine, self.server, self.page, self.browser = engine, server, page, browser
@@ -57,7 +57,7 @@ class Place:
         self.unused: list[int] = []  # models whose sessions are gone; the page forgets them before it loads another
 
     def _cost_of_a_command(self) -> float:
-        """Processor seconds of the page's main thread for a command that does nothing: the median of some."""
+        """Processor seconds of the page's main thread for a command that does nothing: the median of several."""
         costs = []
         for _ in range(COMMANDS_TRIED):
             before = self.thread_s()
@@ -88,13 +88,14 @@ class Place:
         return Passes(output, list(ran.seconds), cpu_s)
 
     def thread_s(self) -> float | None:
-        """Processor seconds of the page's main thread so far; None if unknown, or if models run in another."""
+        """Processor seconds of the page's main thread so far; None if unknown, or if models run in another thread."""
         return None if self.browser is None or self.engine.worker else self.browser.page_cpu_s()
 
     def memory_bytes(self) -> int | None:
         """Memory of the page, as the browser counts it; None if unknown.
 
-        It does not count a worker's WebAssembly: with one, what the page's process takes more than without a model.
+        The browser does not count a worker's WebAssembly. With a worker, this is the memory of the page's process, less
+        what that process took without a model.
         """
         if not self.engine.worker:
             found = self.ask("memory").get("bytes")
@@ -120,10 +121,10 @@ class Place:
         facts = self.engine.facts(path)
         fields = self.engine.load(facts, capacity, batch, options)
         if "steps" in facts:
-            raise MeasurementError(f"{path}: denoisers are not run in a browser; use --runtime onnxruntime")
+            raise MeasurementError(f"{path}: denoisers cannot be run in a browser; use --runtime onnxruntime")
         if threads > (most := self.page.got.threads):
             raise MeasurementError(
-                f"threads: this page has {most}, not {threads}"
+                f"threads: this page has at most {most}, not {threads}"
                 + ("" if self.page.got.isolated else "; a browser gives threads only over https or on localhost")
             )
         while self.unused:
@@ -137,10 +138,7 @@ class Place:
             raise MeasurementError(f"{path}: {error}") from None
         if "image" in facts or "request" in facts or "encodes" in facts:
             return BrowserPass(self, number, facts, batch=batch, first_input=str(told.get("input")))
-        if capacity > facts["max_tokens"]:
-            raise MeasurementError(
-                f"{path}: the model has {facts['max_tokens']} positions; the workload needs {capacity}"
-            )
+        check_positions(path, facts["max_tokens"], capacity)
         return BrowserText(self, number, facts, capacity=capacity, batch=batch)
 
 
@@ -166,7 +164,7 @@ class BrowserSession(ABC):
 
     @abstractmethod
     def timed(self, tokens: AnyArray, steps: int) -> Timed:
-        """One request, or several passes, timed in the page."""
+        """Times one request of a model that generates, or several passes of another model, in the page."""
 
     def _check_clock(self, seconds: list[float]) -> None:
         if min(seconds) <= 0:
@@ -176,7 +174,7 @@ class BrowserSession(ABC):
             )
 
     def settings(self) -> dict[str, object]:
-        """What the browser gives, for the record of a measurement."""
+        """Facts about the browser, to record with a measurement."""
         return dict(self._told)
 
     def cpu_s(self) -> float | None:
@@ -205,7 +203,8 @@ class BrowserText(BrowserSession):
         return self._generate(tokens).output[:, 0]
 
     def timed(self, tokens: AnyArray, steps: int) -> Timed:
-        """A prompt and ``steps`` greedy decode steps. With a coarse clock, several steps are one time, their mean.
+        """Times a prompt and ``steps`` greedy decode steps. With a coarse clock, several steps are timed together; each
+        such group gives one time, the mean of its steps.
 
         Raises:
             MeasurementError: The clock is too coarse for this model.
@@ -226,7 +225,7 @@ class BrowserText(BrowserSession):
         return Timed(found.output[:, 0], prompt.seconds, times, cpu_s[:1], cpu_s[1:])
 
     def _generate(self, tokens: AnyArray | None, *, fresh: bool = False, more: int = 0, wanted: bool = True) -> Passes:
-        """A pass over ``tokens``, or over the likeliest ones after those before; then ``more`` steps."""
+        """Runs a pass over ``tokens`` (None: over the most likely next tokens), and then ``more`` decode steps."""
         if fresh and tokens is not None:
             prompt_shape(tokens, batch=self._batch, capacity=self._capacity)
         length = (0 if fresh else self._length) + (1 if tokens is None else tokens.shape[1]) + more
@@ -243,13 +242,13 @@ class BrowserText(BrowserSession):
         )
         self._length = length
         if wanted and found.output.shape != (self._batch, 1, self.vocab_size):
-            raise MeasurementError(f"the page's logits have the shape {found.output.shape}")
+            raise MeasurementError(f"the page's logits have the unexpected shape {found.output.shape}")
         if len(found.seconds) != 1 + more // self.steps_per_sample:
-            raise MeasurementError(f"the page's answer has {len(found.seconds)} times")
+            raise MeasurementError(f"the page's answer has an unexpected number of times, {len(found.seconds)}")
         return found
 
 
-class BrowserPass(BrowserSession):
+class BrowserPass(SinglePass, BrowserSession):
     """A model that answers in one pass: an encoder, a classifier or a ranking model."""
 
     def __init__(self, place: Place, number: int, facts: Facts, *, batch: int, first_input: str) -> None:
@@ -259,18 +258,6 @@ class BrowserPass(BrowserSession):
     def prefill(self, tokens: AnyArray) -> AnyArray:
         """Outputs for the model's inputs."""
         return self._place.run("run", model=self._number, feeds=self._feeds(tokens), passes=1).output
-
-    def answer(self, *inputs: AnyArray) -> AnyArray:
-        """Outputs of one pass for the inputs of the model's torch module, as of :class:`SinglePass`."""
-        return self.prefill(*inputs)
-
-    def decode(self, tokens: AnyArray) -> AnyArray:
-        """Always raises an error, because the model does not generate.
-
-        Raises:
-            MeasurementError: Always.
-        """
-        raise MeasurementError(f"{self.facts['name']}: this model answers in one pass and does not generate")
 
     def timed(self, tokens: AnyArray, steps: int) -> Timed:
         """Several passes over the same inputs."""

@@ -20,7 +20,7 @@ _started: dict[tuple[str, int], Place] = {}
 
 
 def started(engine: Engine, threads: int) -> Place:
-    """A page in a headless browser of this process, whose models run in ``engine`` with ``threads`` threads."""
+    """Opens a page in a headless browser of this process; its models run in ``engine`` with ``threads`` threads."""
     place = _started.get((engine.name, threads))
     if place is None or place.browser is None or not place.browser.alive():
         pages: queue.SimpleQueue[Page] = queue.SimpleQueue()

@@ -35,15 +35,19 @@ export async function step(model, tokens) {
   return model;
 }
 
-export async function greedy(model) { // wllama sorts the vocabulary for this: `aside`, milliseconds that no time counts
-  const start = performance.now();
-  const [{ token }] = await model.wllama.getLogits(1);
+async function likeliest(model, count) { // sorts the vocabulary; no time includes these milliseconds, `aside`
+  const start = performance.now(), found = await model.wllama.getLogits(count);
   model.aside += performance.now() - start;
+  return found;
+}
+
+export async function greedy(model) {
+  const [{ token }] = await likeliest(model, 1);
   return BigInt64Array.of(BigInt(token));
 }
 
-export async function last({ wllama }) { // it gives probabilities; their logarithms are logits but for a constant
-  const found = await wllama.getLogits(-1), logits = new Float32Array(found.length);
+export async function last(model) { // wllama gives probabilities; their logarithms are logits but for a constant
+  const found = await likeliest(model, -1), logits = new Float32Array(found.length);
   for (const { token, p } of found) logits[token] = Math.log(Math.max(p, LEAST));
   return new Tensor("float32", logits, [1, 1, logits.length]);
 }

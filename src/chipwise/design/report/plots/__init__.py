@@ -1,4 +1,4 @@
-"""The plots of a report, in the order of the page, one file each; figures are plain data."""
+"""Draws the plots of a report in the order of the page, one module per plot; figures are plain data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ __all__ = ["Plot", "draw"]
 
 
 def draw(record: RunRecord) -> tuple[Plot, ...]:
-    """All plots of the record. A plot without data says why; runs without training have no plots of trainings."""
+    """All plots of a record. Plots without data say why they are empty.
+
+    Runs that train nothing have no plot of training curves.
+    """
     return (
         *([confusion.draw(record)] if record.tasks else []),
         front.draw(record),

@@ -1,4 +1,4 @@
-"""Shared parts of a run's plots: sections, hover texts, colours of roles."""
+"""Code that a run's plots share: sections, hover texts, and the colours of roles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chipwise.design.report.record import RunRecord, Trial
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """One view of a plot; several views get a row of buttons."""
+    """One view of a plot; if a plot has several views, buttons switch between them."""
 
     label: str
     figure: Figure
@@ -21,7 +21,7 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """A section of the page with its views; ``empty`` is the reason if there are none."""
+    """A plot's section of the page with its views; ``empty`` says why there are no views."""
 
     key: str
     title: str
@@ -31,7 +31,7 @@ class Plot:
 
 
 def detail(record: RunRecord, trial: Trial) -> str:
-    """Facts about a candidate as the lines of a hover text."""
+    """Facts about a candidate, as the lines of its hover text."""
     lines = [f"<b>{escape(facts.name(record, trial).capitalize())}</b> · {escape(trial.state)}"]
     lines += [escape(line) for line in textwrap.wrap(trial.summary, 64)]
     rung = "" if trial.rung is None else f" · rung {trial.rung}"
@@ -80,13 +80,13 @@ def colour(record: RunRecord, trial: Trial) -> str:
 
 
 def symbol(record: RunRecord, number: int, plain: str = "circle") -> str:
-    """The marker of a trial: a star for the winner, a diamond for the reference design."""
+    """A trial's marker: a star for the winner, a diamond for the reference design, ``plain`` for other trials."""
     shape = "star" if number == record.winner else "diamond" if number == record.baseline else "circle"
     return plain.replace("circle", shape)
 
 
 def error_bars(known: Iterable[tuple[float | None, float | None, float | None]]) -> Trace:
-    """Horizontal error bars from values and their intervals."""
+    """Horizontal error bars for values with the ends of their intervals."""
     ends = [(value or 0, low or value or 0, high or value or 0) for value, low, high in known]
     return {
         "type": "data",

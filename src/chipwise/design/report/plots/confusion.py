@@ -1,4 +1,4 @@
-"""Confusion matrix of the winner on each task: rows are true classes, columns answers."""
+"""Draws the winner's confusion matrix for each task: rows are true classes, columns are predicted classes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from chipwise.design.report import facts, words
 from chipwise.design.report.plots.common import Plot, View
 from chipwise.design.report.record import RunRecord, TaskScore
 
-_LONGEST = 34  # characters of a class name shown beside the figure; hovering shows all of it
+_LONGEST = 34  # most characters of a class name beside the figure; hovering shows the whole name
 
 
 def draw(record: RunRecord) -> Plot:
-    """A heat map for each task with classes, of the winner or else the best contender."""
+    """A heat map for each task with classes, for the winner or, if it was not evaluated, the best contender."""
     views = []
     for task in record.tasks:
         evaluated = [trial for trial in record.trials if task.name in trial.tasks and trial.tasks[task.name].confusion]
@@ -24,8 +24,8 @@ def draw(record: RunRecord) -> Plot:
         key="confusion",
         title="Confusion matrix",
         caption=(
-            "Held-out items by their true class (down) and the answer (across). The colour is the share of the true "
-            "class; each cell with any items shows their number."
+            "Held-out items by their true class (down) and the answer (across). The colour shows the share of the "
+            "items of the true class that got this answer; numbers count the items."
         ),
         views=tuple(views),
         empty="The run has no task with classes, or no contender was evaluated yet.",

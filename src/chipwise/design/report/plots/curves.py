@@ -1,4 +1,4 @@
-"""Training curves at every rung; winner and reference design are in front."""
+"""Draws training curves over all rungs, with winner and reference design on top."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chipwise.design.report.record import CurvePoint, RunRecord, Trial
 
 
 def draw(record: RunRecord) -> Plot:
-    """Bits per byte over CPU seconds of training, and over tokens."""
+    """Plots the task's metric against CPU seconds of training, and against tokens."""
     metric, labels = record.words.metric.title, record.words.labels
     dotted = f"Dotted lines are {metric} of the training {labels.data}, for winner and reference design. "
     trained = [trial for trial in record.trials if _points(trial, "val_loss")]
@@ -22,16 +22,16 @@ def draw(record: RunRecord) -> Plot:
         title="Training curves",
         caption=(
             f"Dots are validation {metric} of the trained weights, large for winner and reference design; most "
-            f"trainings are scored once, at their end. {dotted if _alike(record) else ''}Trainings that end early were "
+            f"training runs are scored only at their end. {dotted if _alike(record) else ''}Curves that end early were "
             "stopped by successive halving."
         ),
         views=tuple(View(label=label, figure=_figure(record, trained, *of)) for label, *of in axes) if trained else (),
-        empty="No validation point of any training was recorded yet.",
+        empty="No validation score during training is recorded yet.",
     )
 
 
 def _alike(record: RunRecord) -> bool:
-    """Whether training curves are in the unit of the metric, so that both fit on one axis."""
+    """Whether training losses have the same unit as the metric, so that both fit on one axis."""
     return record.words.labels.curve == record.words.metric.title
 
 
@@ -79,7 +79,7 @@ def _line(record: RunRecord, trial: Trial, across: str, field: str, *, first: bo
         [getattr(point, across) for point in points],
         [record.words.metric.shown(getattr(point, field)) for point in points],
         hover=hover,
-        # the candidate is described once per curve; "%{" in a name must not be read as a template
+        # the hover text describes the candidate once per curve; "%{" in a name must not be read as a template
         hovertemplate="%{hovertext}<br><br>" + tail.replace("%{", "%&#123;") + "<extra></extra>",
         legendgroup=f"{role}{field}",
         showlegend=first,

@@ -1,4 +1,4 @@
-"""The Pareto front: quality against serving cost, with the feasible region, winner, reference design and knee."""
+"""Draws the Pareto front: quality against serving cost, with the region within the limits and the main designs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from chipwise.design.report.record import RunRecord, Trial
 
 
 def draw(record: RunRecord) -> Plot:
-    """Quality (or expected loss) against latency, memory or parameters, one view each."""
+    """Plots quality (or expected loss) against latency, memory and parameters, each in a view of its own."""
     how = (
         _by_law(record)
         if facts.by_law(record)
-        else "Filled points were measured on the target, open points were trained and their cost is predicted (bars "
-        "show the interval). Points of a lower rung were trained for less time."
+        else "Filled points were measured on the target; open points were trained, and their cost is predicted (bars "
+        "show the interval). Points of a lower rung of successive halving were trained for less time."
     )
     trained = [trial for trial in record.trials if facts.quality(record, trial).value is not None]
     first = facts.latency_metric(record)
@@ -29,8 +29,8 @@ def draw(record: RunRecord) -> Plot:
         key="front",
         title="Quality against cost",
         caption=(
-            f"Down and left is better. {how} The shaded region meets the limit on this axis (a P99 limit holds for the "
-            "P50 too); other limits may still exclude a point."
+            f"Down and left is better. {how} Points in the shaded region meet the limit on this axis (a P99 limit is "
+            "drawn for the P50 too); other limits may still exclude a point."
         ),
         views=tuple(views),
         empty="Neither latency nor memory of the trained candidates is known."
@@ -40,10 +40,10 @@ def draw(record: RunRecord) -> Plot:
 
 
 def _by_law(record: RunRecord) -> str:
-    """Legend of the points for a run without training."""
+    """Caption that explains the points of a run without training."""
     if not any(trial.measured for trial in record.trials):
         return (
-            "Nothing was trained or measured: the loss is what the law expects, the cost what is predicted (bars show "
+            "Nothing was trained or measured: the loss is what the law expects, and the cost is predicted (bars show "
             "the interval)."
         )
     return (
@@ -94,7 +94,7 @@ def _shown(record: RunRecord, trial: Trial) -> float | None:
 
 
 def _limits(record: RunRecord, metric: str) -> list[Constraint]:
-    """The limits to draw on this axis; a limit on P99 also bounds P50, which is never larger."""
+    """The limits to draw on a metric's axis. A limit on P99 is drawn for P50 too, because P50 is never larger."""
     names = {metric, metric.replace("_p50", "_p99")} if metric.endswith("_p50") else {metric}
     return [c for c in record.constraints if c.metric == metric or (c.metric in names and c.op == "<=")]
 
@@ -130,7 +130,7 @@ def _special(record: RunRecord, metric: str, trials: list[Trial]) -> list[Trace]
             symbol = "circle" if trial.measured else "circle-open"
             traces.append(_points(record, metric, [trial], name="knee", colour="@knee", symbol=symbol, size=12))
         ring = _points(record, metric, [trial], name="knee", colour="@knee", symbol="circle-open", size=24)
-        # the ring is only a marker and has no hover text
+        # the ring is only a marker, so it has no hover text
         del ring["hovertext"], ring["error_x"]
         traces.append({**ring, "hoverinfo": "skip", "showlegend": not alone})
     for role, symbol in (("baseline", "diamond"), ("winner", "star")):

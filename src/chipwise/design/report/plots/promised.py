@@ -1,4 +1,4 @@
-"""Predicted against measured values: a parity plot with intervals and a 25 % band."""
+"""Draws measured against predicted values: a parity plot with intervals and a 25 % band."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from chipwise.design.report import words
 from chipwise.design.report.plots.common import Plot, View, detail, error_bars, symbol
 from chipwise.design.report.record import Promise, RunRecord
 
-BAND = 0.25  # largest deviation of the measurement inside the band, as a share of the prediction
+BAND = 0.25  # half width of the band: the deviation of a measurement as a share of its prediction
 _COLOURS = {"ttft_p50": "@compute", "ttft_p99": "@compute", "tpot_p50": "@accent", "tpot_p99": "@accent"}
 
 
 def draw(record: RunRecord) -> Plot:
-    """Every prediction that was measured, one view per kind of unit."""
+    """Plots every prediction that has a measurement, with one view for each kind of unit."""
     known = [item for item in record.promised_measured if item.measured is not None]
     views = [
         View(label=label, figure=_figure(record, members, kind))
@@ -23,8 +23,8 @@ def draw(record: RunRecord) -> Plot:
         key="promised",
         title="Promised against measured",
         caption=(
-            "Across: predicted before measuring, with its interval. Up: measured on the target. On the line the "
-            f"prediction was exact; the band is ±{BAND * 100:.0f} % of the promise. Star: winner; diamond: reference."
+            "Horizontal: predicted before measuring, with its interval. Vertical: measured on the target. On the line, "
+            f"both are equal; the band is ±{BAND * 100:.0f} % of the prediction. Star: winner; diamond: reference."
         ),
         views=tuple(views),
         empty="Nothing was measured yet, so no promise could be checked.",

@@ -31,7 +31,7 @@ STRATEGIES = Table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyInfo:
-    """When to use a strategy, and which extra it needs."""
+    """When a strategy is useful, and which optional package it needs."""
 
     when: str
     extra: str = ""
@@ -41,20 +41,20 @@ _INFO = {
     "auto": StrategyInfo(when="the default: screens by cost, learns quality with a Gaussian process"),
     "random": StrategyInfo(when="as a baseline"),
     "evolution": StrategyInfo(when="thousands of cheap trials (regularised evolution)"),
-    "grid": StrategyInfo(when="small spaces, or even coverage"),
+    "grid": StrategyInfo(when="small spaces, or to cover a space evenly"),
     "tpe": StrategyInfo(when="to compare with Optuna's default; few variables, one objective", extra="search"),
-    "gp": StrategyInfo(when="to compare with black-box Bayesian optimisation; slow to propose", extra="search"),
+    "gp": StrategyInfo(when="to compare with black-box Bayesian optimisation; proposals are slow", extra="search"),
     "vizier": StrategyInfo(when="to compare with Google Vizier's designers (gp, eagle, nsga2)", extra="vizier"),
     "reinforce": StrategyInfo(when="to compare with reinforcement learning; needs thousands of trials"),
-    "gradient": StrategyInfo(when="costs nearly add up over choices, few trials; to compare with FBNet and DARTS"),
-    "proxy": StrategyInfo(when="without training: the front of a prior (or of the costs) and the costs"),
+    "gradient": StrategyInfo(when="few trials, costs that nearly add up over choices; to compare with FBNet and DARTS"),
+    "proxy": StrategyInfo(when="without training: explores the front of a prior and the costs"),
     "halving": StrategyInfo(when="successive halving: short trials rank designs well (needs fidelities)"),
     "asha": StrategyInfo(when="asynchronous successive halving, for workers of unequal speed (needs fidelities)"),
 }
 
 
 def strategy_info(name: str) -> StrategyInfo:
-    """When to use the strategy ``name``; for a strategy of another package, the first line of its docstring.
+    """Says when the strategy ``name`` is useful; for a strategy of another package, this is its docstring's first line.
 
     Raises:
         UnknownName: No strategy has this name.
@@ -66,18 +66,18 @@ def strategy_info(name: str) -> StrategyInfo:
 
 
 def make_strategy(name: str, problem: Problem, *, seed: int, **options: object) -> Strategy:
-    """Creates the strategy ``name`` for ``problem``, with support for its limits and fidelities.
+    """Creates the strategy ``name`` for ``problem``; wraps it if it lacks support for soft limits or fidelities.
 
     Args:
         name: One of ``STRATEGIES``.
-        problem: The search problem. Soft limits become penalties; a strategy without ``fidelity_aware`` evaluates every
-            design in full.
+        problem: The search problem. Soft limits become penalties on the first objective; a strategy without
+            ``fidelity_aware`` evaluates every design in full.
         seed: Random seed.
         options: Options of the strategy, such as ``population``.
 
     Raises:
         UnknownName: No strategy has this name.
-        MissingExtra: It needs a package that is not installed.
+        MissingExtra: The strategy needs a package that is not installed.
     """
     kind = STRATEGIES.load(name)
 

@@ -1,7 +1,7 @@
-"""The default strategy: computes cheap objectives for thousands of candidates, and learns expensive ones.
+"""The default strategy: for thousands of candidates, computes objectives that need no trial, and learns the others.
 
-A pool of candidates is priced by the cost model and evolved towards the front predicted by the surrogate; the batch
-with the largest expected hypervolume improvement is evaluated.
+The cost model computes the costs of all candidates in a pool. The pool evolves towards the front that the surrogate
+predicts, and the batch with the largest expected hypervolume improvement is evaluated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import normal_cdf
 from chipwise.design.strategies.acquisition import adding_most, frame, most_informative
-from chipwise.design.strategies.algorithms.random_search import draw_new
+from chipwise.design.strategies.algorithms.base import draw_new, places_in_groups, round_robin
 from chipwise.design.strategies.encoding import Encoder
 from chipwise.design.strategies.history import History
 from chipwise.design.strategies.pareto import non_dominated, ranks
@@ -22,24 +22,24 @@ from chipwise.design.strategies.pool import Pool
 from chipwise.design.strategies.quality_model import QualityModel, worth_keeping
 from chipwise.design.strategies.strategy import Problem, Rows
 
-_SEEDED = 3000  # rows sampled in each of two ways before the first trial
-_GENERATIONS, _CHILDREN = 12, 500  # before each batch
-_PRIOR_GENERATIONS = 20  # generations before the first batch, if there is a prior
+_SEEDED = 3000  # rows sampled in each of two ways to fill the pool before the first trial
+_GENERATIONS, _CHILDREN = 12, 500  # generations before each batch, and children per generation
+_PRIOR_GENERATIONS = 20  # generations before the first batch if there is a prior
 _KEPT = 2000  # rows kept in the pool
-_CONSIDERED = 800  # candidates considered for the first trials
+_CONSIDERED = 800  # candidates from which the first trials are chosen
 _PARENTS = 120
-_ELITES = 12  # rows kept per stratum, even if far from the front
-_AHEAD = 5  # rows planned ahead if fewer are requested; results after which the plan is renewed
-_BOLDNESS = (0.0, 1.0, 2.0)  # standard deviations subtracted (optimism) when ranking parents, in turn
+_ELITES = 12  # best rows kept per stratum, even if far from the front
+_AHEAD = 5  # rows planned ahead if fewer are requested; also the number of results after which a plan is renewed
+_BOLDNESS = (0.0, 1.0, 2.0)  # optimism in ranking parents: standard deviations subtracted, one value per generation
 
 
 class Auto:
-    """Screens by cost, models quality by a Gaussian process. A :class:`~chipwise.design.strategies.strategy.Strategy`.
+    """A :class:`~chipwise.design.strategies.strategy.Strategy`: screens by cost, learns quality by a Gaussian process.
 
     Args:
         problem: The search problem.
         seed: Random seed.
-        initial: Trials before the surrogate is used. Default: slightly more than a quarter of the number of variables.
+        initial: Trials before the surrogate is used. Default: 8 plus a quarter of the number of variables, at most 30.
     """
 
     def __init__(self, problem: Problem, *, seed: int, initial: int | None = None) -> None:
@@ -63,7 +63,7 @@ class Auto:
         self._planned_at = 0
 
     def ask(self, count: int) -> Rows:
-        """The batch with the largest expected improvement; single rows are taken from a batch planned ahead."""
+        """The batch with the largest expected improvement; small requests get part of a batch planned ahead."""
         plan = self._plan[self.history.is_new(self._plan)]
         if len(plan) < count or self.history.trial_count - self._planned_at >= _AHEAD:
             plan = self._plan_batch(max(count, _AHEAD))
@@ -93,7 +93,7 @@ class Auto:
         return pool
 
     def _any(self, pool: Pool, count: int) -> Rows:
-        """Random rows, if the pool has none left."""
+        """Random new rows; used when the pool has no new rows left."""
         return draw_new(self.problem, self.history, count, self._rng)
 
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
@@ -101,7 +101,7 @@ class Auto:
         self.history.tell(rows, objectives, violations)
 
     def candidates(self) -> Rows:
-        """Rows of the pool after evolving it towards the predicted front, (n, d)."""
+        """Rows of the pool, (n, d), after evolving it towards the predicted front."""
         if self._pool is None:
             self._pool = self._seeded()
         self._fit()
@@ -109,25 +109,30 @@ class Auto:
         return self._pool.rows
 
     def predict(self, rows: Rows) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Mean and standard deviation of the objectives, minimised, (n, m), and the expected violations, (n, k)."""
+        """Means and standard deviations of the objectives, to be minimised, (n, m), and expected violations, (n, k)."""
         self._fit()
-        mean, std = np.zeros((2, len(rows), len(self.problem.goals)))
         excess = np.zeros((len(rows), len(self.problem.limits)))
-        mean[:, self.problem.free_goals], excess[:, self.problem.free_limits] = self.problem.price(rows)
+        costs, excess[:, self.problem.free_limits] = self.problem.price(rows)
         columns = self._plain.columns(rows)
-        for column, model in self.models.items():
-            mean[:, column], std[:, column] = model.predict_columns(columns)
         for column, model in self._limit_models.items():
             excess[:, column] = model.predict_columns(columns)[0]
-        return mean, std, excess
+        return *self._expected(costs, columns), excess
+
+    def _expected(self, costs: Float64Array, columns: Float64Array) -> tuple[Float64Array, Float64Array]:
+        """Means and standard deviations of the objectives, (n, m), from known costs and the surrogate's inputs."""
+        mean, std = np.zeros((2, len(columns), len(self.problem.goals)))
+        mean[:, self.problem.free_goals] = costs
+        for column, model in self.models.items():
+            mean[:, column], std[:, column] = model.predict_columns(columns)
+        return mean, std
 
     def _available(self, pool: Pool) -> NDArray[np.int64]:
-        """New rows of the pool that keep the free limits."""
+        """Indices of new rows in the pool that meet the limits that need no trial."""
         held = np.flatnonzero(pool.excess <= 0)
         return held[self.history.is_new(pool.rows[held])]
 
     def _first(self, pool: Pool, count: int) -> Rows:
-        """The first batch: the front of the prior, every stratum, and the rows farthest from both."""
+        """The first batch: rows from the prior's front, then the rows of largest predicted variance from all strata."""
         model, known = self._plain, len(self.history) + len(self.history.pending)
         if len(self.history):
             count = min(count, self.initial - known)
@@ -154,24 +159,23 @@ class Auto:
         return first
 
     def _neglected(self, tried: Rows, rows: Rows) -> Float64Array:
-        """Factor that prefers values of the decisive variables that were never tried."""
+        """Factor for each row: large if the variables that define strata have values that were never tried."""
         factor = np.ones(len(rows))
         for column in self._encoder.strata_columns:
             factor *= np.where(np.isin(rows[:, column], tried[:, column]), 1.0, 1e6)
         return factor
 
     def _across_strata(self, pool: Pool, index: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """At most ``count`` of the rows ``index``, distributed evenly over the strata."""
+        """At most ``count`` of the pool indices ``index``, taken evenly from the strata."""
         index = self._rng.permutation(index)
-        strata = self._encoder.strata(pool.rows[index])
-        order = np.argsort(strata, kind="stable")
-        begins = np.r_[True, np.diff(strata[order]) > 0]
-        since = np.arange(len(order)) - np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
-        even: NDArray[np.int64] = index[order[np.argsort(since, kind="stable")[:count]]]
+        even: NDArray[np.int64] = index[round_robin(self._encoder.strata(pool.rows[index]))[:count]]
         return even
 
     def _prior_front(self, pool: Pool, index: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Rows spread over the front of the prior and the free costs, for two thirds of the first trials."""
+        """Indices of rows spread over the Pareto front of the prior and the costs that need no trial.
+
+        They are at most two thirds of the ``count`` rows that are needed.
+        """
         out = np.vstack([self.history.rows, self.history.pending])
         points = self._by_prior(pool.costs[index], pool.columns[index])
         front = self._by_prior(self.problem.price(out)[0], self._plain.columns(out))
@@ -201,7 +205,7 @@ class Auto:
         observed = self.history.objectives[self.history.feasible]
         out = self.history.pending
         if len(out):
-            observed = np.vstack([observed, self._predicted(out)])
+            observed = np.vstack([observed, self.predict(out)[0]])
         if not len(observed):
             observed = mean[[int(np.argmax(chance))]]
         picked = most_informative(
@@ -216,7 +220,7 @@ class Auto:
         return pool.rows[index[picked]]
 
     def _ranked_objectives(self) -> Float64Array:
-        """Objectives of the trials; infeasible trials rank last."""
+        """Objectives of the trials; those of infeasible trials are increased so that these rank last."""
         points = self.history.objectives
         return np.where(self.history.feasible[:, None], points, points + 10 * np.abs(points).max(axis=0) + 1)
 
@@ -233,28 +237,17 @@ class Auto:
         for column, model in self._limit_models.items():
             model.fit(history.rows[index], history.violations[index, column])
 
-    def _predicted(self, rows: Rows) -> Float64Array:
-        points = np.zeros((len(rows), len(self.problem.goals)))
-        points[:, self.problem.free_goals] = self.problem.price(rows)[0]
-        for column, model in self.models.items():
-            points[:, column] = model.predict(rows)[0]
-        return points
-
     def _beliefs(self, pool: Pool, index: NDArray[np.int64]) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Mean and standard deviation of the objectives, (n, m), and the probability of keeping expensive limits."""
-        mean = np.zeros((len(index), len(self.problem.goals)))
-        std, chance = np.zeros_like(mean), np.ones(len(index))
-        mean[:, self.problem.free_goals] = pool.costs[index]
-        columns = pool.columns[index]
-        for column, model in self.models.items():
-            mean[:, column], std[:, column] = model.predict_columns(columns)
+        """Means and standard deviations of the objectives, (n, m), and probabilities of meeting expensive limits."""
+        columns, chance = pool.columns[index], np.ones(len(index))
+        mean, std = self._expected(pool.costs[index], columns)
         for model in self._limit_models.values():
             excess, doubt = model.predict_columns(columns)
             chance *= normal_cdf(-excess / doubt)
         return mean, std, chance
 
     def _breed(self, pool: Pool, *, generations: int) -> None:
-        """Evolves the pool towards the predicted front, and trims it."""
+        """Evolves the pool towards the predicted front, then removes the worst rows if it is too large."""
         index = np.arange(len(pool))
         mean, std, chance = self._beliefs(pool, index)
         for generation in range(generations):
@@ -277,15 +270,13 @@ class Auto:
         return chosen[np.lexsort((hope[chosen, -1], self._encoder.strata(pool.rows[chosen])))]
 
     def _elites(self, pool: Pool, points: Float64Array, excess: Float64Array) -> NDArray[np.int64]:
-        """The best rows of every stratum by the first expensive objective; by violation if no row is feasible."""
+        """Indices of each stratum's best rows by the first expensive objective, or by violation if none is feasible."""
         first = (self.problem.expensive_goals or [0])[0]
         strata = self._encoder.strata(pool.rows)
         order = np.lexsort((points[:, first], excess, strata))
-        begins = np.r_[True, np.diff(strata[order]) > 0]
-        since = np.arange(len(order)) - np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
-        return order[since < _ELITES]
+        return order[places_in_groups(strata[order]) < _ELITES]
 
 
 def _condition(cov: Float64Array, i: int) -> None:
-    """Conditions a covariance matrix on the value at index ``i``."""
+    """Conditions a covariance matrix, in place, on an observation at index ``i``."""
     cov -= np.outer(cov[:, i], cov[i]) / (cov[i, i] + 1e-6)

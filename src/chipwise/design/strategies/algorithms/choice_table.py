@@ -1,8 +1,8 @@
-"""Additive tables of the effects of choices, fitted to priced rows: costs that are differentiable in probabilities.
+"""Additive tables of the effects of choices, fitted to rows with known costs and differentiable in probabilities.
 
-A table has the effect of every value of every variable, and its interaction with each value of a few decisive variables
-(a layer costs more in a wide model). Its expectation over independent choice probabilities is exact and bilinear, so
-its gradient is a sum.
+A table holds the effect of every value of every variable, and how this effect changes with each value of a few decisive
+variables (a layer costs more in a wide model). If choices are independent, a table's expectation is bilinear in their
+probabilities, so both the expectation and its gradient are exact sums.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _RIDGE = 1e-3
 
 
 class ChoiceTable:
-    """One-hot features of a problem's rows, alone and multiplied by those of the decisive variables.
+    """A linear model of one-hot features of rows, and of their products with the decisive variables' features.
 
     Args:
         problem: The search problem.
-        decisive: Columns of the few variables that scale the effects of the others.
+        decisive: Columns of the few variables on which the effects of the other variables depend.
 
     Attributes:
         width: Total number of values of all variables, D.
-        owner: Variable of each value, (D,).
+        owner: Index of the variable that each value belongs to, (D,).
     """
 
     def __init__(self, problem: Problem, decisive: list[int]) -> None:
@@ -37,35 +37,35 @@ class ChoiceTable:
         self._beside = np.flatnonzero(np.isin(self.owner, decisive))
 
     def one_hot(self, rows: Rows) -> Float64Array:
-        """One-hot probabilities of rows, (n, D)."""
+        """Converts rows to one-hot probabilities, (n, D)."""
         found = np.zeros((len(rows), self.width))
         found[np.arange(len(rows))[:, None], self.start + rows] = 1.0
         return found
 
     def rows(self, scores: Float64Array) -> Rows:
-        """Rows (n, d) with the highest-scored value of every variable, from scores (n, D)."""
+        """Converts scores (n, D) to rows (n, d) with the value of highest score for every variable."""
         ends = np.r_[self.start[1:], self.width]
         found = [scores[:, a:b].argmax(axis=1) for a, b in zip(self.start, ends, strict=True)]
         return self.problem.canonicalise(np.stack(found, axis=1))
 
     def probabilities(self, logits: Float64Array) -> Float64Array:
-        """Softmax within each variable, (n, D)."""
+        """Softmax of logits (n, D) over the values of each variable."""
         peak = np.maximum.reduceat(logits, self.start, axis=1)[:, self.owner]
         raised = np.exp(logits - peak)
         return np.asarray(raised / np.add.reduceat(raised, self.start, axis=1)[:, self.owner])
 
     def through_softmax(self, slope: Float64Array, chance: Float64Array) -> Float64Array:
-        """Gradient by logits from the gradient by probabilities, (n, D)."""
+        """Turns a gradient with respect to probabilities into one with respect to logits, (n, D)."""
         inner = np.add.reduceat(slope * chance, self.start, axis=1)[:, self.owner]
         return np.asarray(chance * (slope - inner))
 
     def features(self, chance: Float64Array) -> Float64Array:
-        """Features: constant, values, and products with decisive values, (n, 1 + D + D·e)."""
+        """Features of choice probabilities: a constant, values, and products with decisive values, (n, 1 + D + D·e)."""
         beside = (chance[:, self._beside, None] * chance[:, None, :]).reshape(len(chance), -1)
         return np.hstack([np.ones((len(chance), 1)), chance, beside])
 
     def fit(self, rows: Rows, values: Float64Array) -> Float64Array:
-        """Least-squares weights of :meth:`features` for ``values`` (n, m), (features, m)."""
+        """Weights (features, m) of a ridge regression of ``values`` (n, m) on the :meth:`features` of ``rows``."""
         X = self.features(self.one_hot(rows))
         centre = values.mean(axis=0)
         if len(X) < X.shape[1]:
@@ -77,7 +77,7 @@ class ChoiceTable:
         return np.asarray(weights)
 
     def expected(self, weights: Float64Array, chance: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """Expectation of the tables (n, m) under choice probabilities, and its gradient by them, (n, m, D)."""
+        """Expected values under choice probabilities, (n, m), and gradients with respect to these, (n, m, D)."""
         e, m = len(self._beside), weights.shape[1]
         plain = weights[1 : 1 + self.width].T  # (m, D)
         pairs = weights[1 + self.width :].reshape(e, self.width, m)
@@ -89,7 +89,7 @@ class ChoiceTable:
 
 
 def gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> Float64Array:
-    """Gumbel noise: the argmax of logits plus this noise is a sample of their softmax.
+    """Gumbel noise: the argmax of logits plus this noise is a sample from their softmax.
 
     References:
         Gumbel 1954, Statistical Theory of Extreme Values and Some Practical Applications.

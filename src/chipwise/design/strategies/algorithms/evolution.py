@@ -1,8 +1,8 @@
-"""Regularised evolution: tournaments choose parents, the oldest members leave, children differ by one mutation.
+"""Regularised evolution: tournaments choose parents, children differ by one mutation, the oldest members leave.
 
 References:
-    Real et al., Regularized Evolution for Image Classifier Architecture Search, AAAI 2019. With several objectives a
-    tournament compares non-domination ranks, then crowding; infeasible rows lose against feasible ones.
+    Real et al., Regularized Evolution for Image Classifier Architecture Search, AAAI 2019. With several objectives,
+    a tournament compares non-domination ranks, then crowding; infeasible rows lose against feasible rows.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _MUTATION_TRIES = 20
 
 
 class Evolution(BaseStrategy):
-    """Regularised evolution. See :class:`chipwise.design.strategies.strategy.Strategy`.
+    """Regularised evolution, as a :class:`chipwise.design.strategies.strategy.Strategy`.
 
     Args:
         problem: The search problem.
         seed: Random seed.
-        population: Number of latest trials that may be parents.
+        population: Number of latest trials from which parents are chosen.
         tournament: Members sampled for each parent.
     """
 
@@ -31,7 +31,7 @@ class Evolution(BaseStrategy):
         self.population, self.tournament = population, tournament
 
     def propose(self, count: int) -> Rows:
-        """Children of the population once it is full; before that, none."""
+        """Children of the current population; no rows until the population is full."""
         if self.history.trial_count + len(self.history.pending) >= self.population and len(self.history):
             return self._children(count)
         return self.initial_rows(count)

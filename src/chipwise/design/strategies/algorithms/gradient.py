@@ -1,9 +1,10 @@
 """Gradient search: Adam minimises expected costs and losses over choice probabilities.
 
-Free costs are fitted once by an additive table over choices, expensive objectives by the same kind of table on the
-trials so far (and the prior, if there is one). Many descents, each with another trade-off between the objectives, use
-Gumbel-softmax samples with falling temperature. From their ends, discrete choices are sampled and priced exactly, and
-the batch that improves the front most is evaluated.
+An additive table over choices is fitted once to the free costs (those that need no trial); a table of the same kind is
+fitted to the expensive objectives of the trials so far (and to the prior, if there is one). Many descents, each with
+a different trade-off between the objectives, use Gumbel-softmax samples with falling temperature. At the end of each
+descent, designs are sampled from the choice probabilities, and the cost model computes their free costs exactly. The
+batch that improves the front most is evaluated.
 
 References:
     Jang, Gu and Poole, Categorical Reparameterization with Gumbel-Softmax, ICLR 2017; Wu et al., FBNet, CVPR 2019 (the
@@ -22,8 +23,8 @@ from chipwise.design.strategies.encoding import Encoder
 from chipwise.design.strategies.pareto import non_dominated
 from chipwise.design.strategies.strategy import Problem, Rows
 
-_PRICED = 3000  # rows to which the cost tables are fitted
-_LEANING = 4.0  # initial logit of a descent for its stratum's values
+_PRICED = 3000  # number of rows whose free costs are fitted by the table
+_LEANING = 4.0  # initial logit of the values of the stratum in which a descent starts
 _WALKS, _STEPS, _RATE = 48, 100, 0.15
 _HOT, _COLD = 2.0, 0.3  # first and last temperature
 _SAMPLES = 6  # discrete rows sampled at the end of every descent, besides the most likely one
@@ -32,12 +33,12 @@ _SHARPNESS = 20.0  # sharpness of the soft maximum over weighted objectives
 
 
 class Gradient(BaseStrategy):
-    """Gumbel-softmax over choices with differentiable costs.
+    """Gradient search with Gumbel-softmax over choices and differentiable costs.
 
     Args:
         problem: The search problem.
         seed: Random seed.
-        initial: Random trials before the first gradient.
+        initial: Number of random trials before the first gradient descent.
     """
 
     def __init__(self, problem: Problem, *, seed: int, initial: int | None = None) -> None:
@@ -54,7 +55,11 @@ class Gradient(BaseStrategy):
         self._free = self._table.fit(rows, np.column_stack([costs, violations, prior]))
 
     def propose(self, count: int) -> Rows:
-        """Rows where gradient descents end, if they improve the front; at first, rows from all strata."""
+        """Rows sampled where gradient descents end, chosen to improve the front most.
+
+        While fewer than ``initial`` trials have ended, or fewer than two have succeeded, the :meth:`initial_rows` are
+        proposed instead.
+        """
         if len(self.history) < 2 or self.history.trial_count < self.initial:
             return self.initial_rows(count)
         goals, limits = self._weights()
@@ -70,7 +75,7 @@ class Gradient(BaseStrategy):
         return self._spread(rows, goals, known[self.history.feasible], low, span, count)
 
     def _weights(self) -> tuple[Float64Array, Float64Array]:
-        """Weights of the tables of all goals, (features, m), and of all limits, (features, k)."""
+        """Table weights of all goals, (features, m), and of all limits, (features, k)."""
         problem, history = self.problem, self.history
         free_m, free_k = len(problem.free_goals), len(problem.free_limits)
         goals = np.zeros((len(self._free), len(problem.goals)))
@@ -84,7 +89,7 @@ class Gradient(BaseStrategy):
         return goals, limits
 
     def _learnt(self, values: Float64Array, *, prior: bool) -> Float64Array:
-        """Additive table of an expensive quantity: the prior scaled by its agreement with trials, plus a correction."""
+        """Table weights of an expensive quantity: the prior, scaled by its agreement with trials, plus a correction."""
         rows = self.history.rows
         slope = 0.0
         if prior and self.problem.prior is not None:
@@ -125,7 +130,7 @@ class Gradient(BaseStrategy):
     def _spread(
         self, rows: Rows, goals: Float64Array, known: Float64Array, low: Float64Array, span: Float64Array, count: int
     ) -> Rows:
-        """Rows whose expected objectives together improve the front most."""
+        """Chooses the ``count`` rows whose expected objectives together improve the front most."""
         if not len(rows):
             return rows
         points = self._table.expected(goals, self._table.one_hot(rows))[0]

@@ -1,8 +1,9 @@
-"""Grid search: every row of the space exactly once, in an order that covers the space evenly from the first trial on.
+"""Grid search: visits every row of the space exactly once, in an order that is spread evenly from the start.
 
-Rows are numbered with the most decisive variables first, and visited with a stride of about 0.618 times their number
-that is coprime to it. So each row is visited once, and any sequence of visits is evenly spread over the decisive
-variables. In a space too large to finish, this is a coarse grid that becomes finer.
+Rows are numbered so that the variables with the largest effects on costs vary most slowly. Each step of the visit goes
+forward by about 0.618 times the number of rows; this stride and the number of rows have no common divisor. Therefore,
+each row is visited once, and any sequence of visits is spread evenly over the decisive variables. In a space too large
+to finish, the visited rows form a coarse grid that becomes finer.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from chipwise.design.strategies.algorithms.base import BaseStrategy
 from chipwise.design.strategies.encoding import Encoder
 from chipwise.design.strategies.strategy import Problem, Rows
 
-_AT_ONCE, _BATCHES = 256, 100  # rows examined at a time, and number of such batches before random rows are used
+_AT_ONCE, _BATCHES = 256, 100  # rows examined per batch, and batches examined before random rows are used instead
 
 
 class Grid(BaseStrategy):
-    """Every row once. The seed determines the first row."""
+    """Grid search: proposes every row once. The seed determines the first row."""
 
     def __init__(self, problem: Problem, *, seed: int) -> None:
         super().__init__(problem, seed=seed)
@@ -33,7 +34,7 @@ class Grid(BaseStrategy):
         self._waiting: Rows = self.history.rows  # usable rows that were not returned yet
 
     def propose(self, count: int) -> Rows:
-        """The next usable rows of the traversal."""
+        """The next rows of the traversal that are :meth:`usable`."""
         self._waiting = self.usable(self._waiting)
         for _ in range(_BATCHES):
             if len(self._waiting) >= count or self._visited >= self._size:

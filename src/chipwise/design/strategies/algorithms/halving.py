@@ -1,9 +1,9 @@
-"""Successive halving and ASHA: many short trials, longer ones for the best designs.
+"""Successive halving and ASHA: many short trials, and longer trials for the best designs.
 
-Both need a problem with fidelities. Designs begin at the smallest share of a full trial; the best of every ``eta`` is
-promoted to the next share. Halving decides when a whole cohort has finished, ASHA whenever a worker is idle. With
-several objectives, designs are ranked by non-domination, then crowding. Without fidelities every trial is full, nothing
-can be promoted, and both are random search.
+Both need a problem with fidelities, that is, shares of a full trial. Designs begin with the smallest share; the best of
+every ``eta`` designs is promoted to the next share. Successive halving promotes when a whole cohort has finished, ASHA
+whenever a worker is idle. With several objectives, designs are ranked by non-domination, then crowding. Without
+fidelities every trial is full and nothing can be promoted, so both become random search.
 
 References:
     Jamieson and Talwalkar, Non-stochastic Best Arm Identification, AISTATS 2016; Li et al., A System for Massively
@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from chipwise.design.strategies.algorithms.random_search import draw_new
+from chipwise.design.strategies.algorithms.base import draw_new
 from chipwise.design.strategies.history import History
 from chipwise.design.strategies.pareto import crowding, ranks
 from chipwise.design.strategies.strategy import Problem, Rows
@@ -28,7 +28,7 @@ class Asha:
     Args:
         problem: The search problem.
         seed: Random seed.
-        eta: One design in this many is promoted.
+        eta: One design out of every ``eta`` is promoted.
     """
 
     fidelity_aware = True
@@ -42,7 +42,7 @@ class Asha:
         self._rng = np.random.default_rng(seed)
 
     def ask(self, count: int) -> Rows:
-        """Promotions, the longest trials first, then new designs at the smallest share."""
+        """Promoted rows, longest trials first, then new designs at the smallest share of a full trial."""
         found = self.history.rows[:0]
         for rung in range(self._rungs - 2, -1, -1):
             rows = self._promoted(rung)[: count - len(found)]
@@ -57,32 +57,35 @@ class Asha:
         return found
 
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
-        """Adds results of any fidelity."""
+        """Adds results of trials of any fidelity."""
         self.history.tell(rows, objectives, violations)
         found = self.problem.canonicalise(rows)
         self._begun.mark_pending(found[:, :-1] if self.problem.fidelities else found)
 
     def _promoted(self, rung: int) -> Rows:
-        """Rows to promote from ``rung``."""
+        """Rows at the next share for the designs that are promoted from ``rung``."""
         at = np.flatnonzero(self.history.rows[:, -1] == rung)
         return self._best(at, len(at) // self.eta, rung)
 
     def _best(self, at: NDArray[np.int64], most: int, rung: int) -> Rows:
-        """Rows for the next share from the best ``most`` of the trials ``at``, without those already requested."""
+        """The best ``most`` of the trials with indices ``at``, as new rows at the next share of a full trial."""
+        rows = self._chosen(at, most, rung)
+        return rows[self.history.is_new(rows)]
+
+    def _chosen(self, at: NDArray[np.int64], most: int, rung: int) -> Rows:
         points = self.history.objectives[at]
         excess = np.maximum(self.history.violations[at], 0).sum(axis=1)
         order = np.lexsort((-crowding(points), ranks(points, excess)))[:most] if len(at) else at
-        rows = at_share(self.history.rows[at[order], :-1], rung + 1)
-        return rows[self.history.is_new(rows)]
+        return at_share(self.history.rows[at[order], :-1], rung + 1)
 
 
 class SuccessiveHalving(Asha):
-    """Successive halving in cohorts, in the order of results.
+    """Successive halving. Designs are grouped into cohorts in the order in which their first results arrive.
 
     Args:
         problem: The search problem.
         seed: Random seed.
-        eta: One design in this many is promoted.
+        eta: One design out of every ``eta`` is promoted.
     """
 
     def _promoted(self, rung: int) -> Rows:
@@ -92,7 +95,7 @@ class SuccessiveHalving(Asha):
         return np.vstack([self.history.rows[:0], *rows])
 
     def _best_of(self, members: NDArray[np.int64], rung: int) -> Rows:
-        """Rows of one cohort to promote from ``rung``, once all members that reached it have finished."""
+        """Rows to promote from ``rung`` in one cohort; none until all its members on that rung have finished."""
         pending = {row.tobytes() for row in self.history.pending}
         for level in range(rung + 1):
             most = self.eta ** (self._rungs - 2 - level)
@@ -105,13 +108,7 @@ class SuccessiveHalving(Asha):
             if any(row.tobytes() in pending for row in chosen):
                 return rows[:0]
             members = self._trained(chosen)
-        raise AssertionError("the last level returns")
-
-    def _chosen(self, members: NDArray[np.int64], most: int, level: int) -> Rows:
-        points = self.history.objectives[members]
-        excess = np.maximum(self.history.violations[members], 0).sum(axis=1)
-        order = np.lexsort((-crowding(points), ranks(points, excess)))[:most]
-        return np.ascontiguousarray(at_share(self.history.rows[members[order], :-1], level + 1))
+        raise AssertionError("the loop returns at its last level")
 
     def _trained(self, rows: Rows) -> NDArray[np.int64]:
         wanted = {row.tobytes() for row in rows}

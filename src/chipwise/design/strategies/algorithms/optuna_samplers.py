@@ -1,8 +1,9 @@
 """Optuna's samplers as strategies: TPE and the Gaussian process.
 
-The sampler treats every objective as a black box and all limits as constraints, as without chipwise; results are in an
-in-memory study. The cost model is used outside the sampler: a suggestion that breaks a free limit, or that was tried
-before, is replaced by a nearby row, which the sampler is told is running.
+The sampler itself treats every objective as a black box and all limits as constraints, as it does without chipwise. The
+cost model is used outside the sampler: a suggestion that exceeds a free limit (one that needs no trial), or that was
+tried before, is replaced with a nearby row, which is reported to the sampler as running. Results are kept in an Optuna
+study in memory.
 
 References:
     Akiba et al., Optuna, KDD 2019. Ozaki et al., Multiobjective Tree-Structured Parzen Estimator, JAIR 2022.
@@ -17,7 +18,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from chipwise.design.strategies.algorithms.base import BaseStrategy
-from chipwise.design.strategies.algorithms.random_search import draw_new
 from chipwise.design.strategies.strategy import Problem, Rows
 from chipwise.errors import MissingExtra
 
@@ -55,15 +55,13 @@ class OptunaSampler(BaseStrategy):
         raise NotImplementedError
 
     def _distribution(self, count: int) -> BaseDistribution:
-        """The sampler's distribution of a choice among ``count`` values: integers."""
+        """The sampler's distribution for a variable with ``count`` values: integers."""
         return self._optuna.distributions.IntDistribution(0, count - 1)
 
     def propose(self, count: int) -> Rows:
-        """Suggestions of the sampler, one row after another."""
+        """Asks the sampler for rows, one after another."""
         if len(self.history) < self.initial:
-            rows = self.initial_rows(count)
-            self.history.mark_pending(rows)
-            return rows
+            return self.initial_rows(count)
         found = self.history.rows[:0]
         for _ in range(count):
             with warnings.catch_warnings():
@@ -75,22 +73,14 @@ class OptunaSampler(BaseStrategy):
             rows = self.repaired(suggested)
             if not len(rows):
                 break
-            self.history.mark_pending(rows)  # no other suggestion may be replaced by the same row
+            self.history.mark_pending(rows)  # so that no other suggestion is replaced with the same row
             self._running[np.ascontiguousarray(rows[0]).tobytes()] = self._add(rows[0], "RUNNING")
             found = np.vstack([found, rows])
+        self.history.unmark_pending(found)
         return found
 
-    def ask(self, count: int) -> Rows:
-        """Up to ``count`` rows, suggested or random."""
-        suggested = self.propose(count)
-        if len(suggested) == count:
-            return suggested
-        rest = draw_new(self.problem, self.history, count - len(suggested), self.rng)
-        self.history.mark_pending(rest)
-        return np.vstack([suggested, rest])
-
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
-        """Adds the trials to the sampler's study; failed ones are removed from it."""
+        """Adds the trials to the sampler's study; failed trials are removed from it."""
         before = len(self.history)
         self.history.tell(rows, objectives, violations)
         for row in np.ascontiguousarray(self.problem.canonicalise(rows)):
@@ -115,7 +105,7 @@ class OptunaSampler(BaseStrategy):
 
 
 class Tpe(OptunaSampler):
-    """Tree-structured Parzen estimators over all variables jointly."""
+    """Optuna's tree-structured Parzen estimators (TPE), over all variables jointly."""
 
     def _sampler(self, seed: int) -> BaseSampler:
         with warnings.catch_warnings():
@@ -128,9 +118,9 @@ class Tpe(OptunaSampler):
 class Gp(OptunaSampler):
     """Optuna's Gaussian process with expected (hypervolume) improvement.
 
-    Choices are modelled as real numbers and rounded. All variables can then be optimised together by gradient; with
-    integers, the sampler optimises one variable after another, which takes five to twenty times as long. The range ends
-    exactly at the first and the last choice.
+    Choices are modelled as real numbers and rounded, so the sampler can optimise all variables together by gradient.
+    With integers it would optimise one variable after another, which takes five to twenty times as long. The range of
+    real numbers ends exactly at the first and the last choice.
     """
 
     def _distribution(self, count: int) -> BaseDistribution:

@@ -1,7 +1,7 @@
-"""Training-free search: explores the front of a given score and the free costs, without learning from trials.
+"""Search by a given score: explores the front of score and costs that need no trial; learns nothing from trials.
 
-The score is the problem's prior, such as a parameter count, a scaling law or synaptic flow. Without a prior, a higher
-cost counts as a better score. Trials only confirm its choices.
+The score is the problem's prior, such as a parameter count, a scaling law or synaptic flow. Without a prior, designs
+with higher costs get a better score. Trials do not change which designs are proposed.
 
 References:
     Javaheripi et al., LiteTransformerSearch, NeurIPS 2022: decoder parameters as a proxy of perplexity.
@@ -21,27 +21,30 @@ from chipwise.design.strategies.pool import Pool
 from chipwise.design.strategies.strategy import Problem, Rows
 from chipwise.errors import InputError
 
-_SHORTLIST = 400  # rows of the first layers from which a batch is chosen
+_SHORTLIST = 400  # rows of the first non-domination layers from which a batch is chosen
 _SEEDED, _GENERATIONS, _CHILDREN, _PARENTS, _KEPT = 3000, 30, 500, 150, 3000
 
 
 class Proxy(BaseStrategy):
-    """Screens by a score instead of trials.
+    """Chooses designs by a score instead of by trials.
 
     Raises:
-        InputError: The problem states neither a prior nor free costs.
+        InputError: The problem has neither a prior nor an objective or limit that is free (needs no trial).
     """
 
     def __init__(self, problem: Problem, *, seed: int) -> None:
         super().__init__(problem, seed=seed)
         if problem.prior is None and not problem.free_goals and not problem.free_limits:
-            raise InputError("the strategy proxy needs a score: a prior, or an objective or limit that is free")
+            raise InputError(
+                "the strategy 'proxy' needs a score: a prior, or an objective or constraint that is computed without a "
+                "trial (free)"
+            )
         self._encoder = Encoder(problem, seed=seed)
         self._pool = Pool(problem, self._encoder, self._points, seed)
         self._bred = False
 
     def propose(self, count: int) -> Rows:
-        """Rows spread over the score's front, then over the next layers."""
+        """Rows spread over the Pareto front of the score and the free costs, then rows of the next fronts."""
         if not self._bred:
             self._breed()
         pool = self._pool
@@ -60,7 +63,7 @@ class Proxy(BaseStrategy):
         return pool.rows[held[chosen]]
 
     def _points(self, rows: Rows, costs: Float64Array, violations: Float64Array) -> Float64Array:
-        """The score and the free goals, all minimised, (n, 1 + m_free)."""
+        """The score and the free goals, all to be minimised, (n, 1 + m_free)."""
         if self.problem.prior is not None:
             score = self.problem.prior_values(rows)
         else:

@@ -1,11 +1,13 @@
-"""Policy gradient: independent policies over the choices, one per trade-off, rewarded by their trials.
+"""Policy gradient: policies, one per trade-off, sample all variables independently and are rewarded by trials.
 
-Every trial updates every policy, with importance weights: the row's probability under the policy relative to that under
-the mixture of all. Rows that break a free limit need no trial: they are priced and used as failures at once.
+Every trial updates every policy with an importance weight: the row's probability under this policy, divided by its
+probability under the mixture of all policies. Rows that exceed a free limit (one that needs no trial) are not tried. As
+long as most of a policy's samples exceed free limits, the policy is also updated without trials: the lower the excess
+of a sample, the higher its reward.
 
 References:
     Williams, REINFORCE, 1992; Zoph and Le, Neural Architecture Search with Reinforcement Learning, ICLR 2017. The
-    importance weights are clipped as usual off policy; rewards are ranks, so no scale has to be known.
+    importance weights are clipped, as is usual in off-policy learning; rewards are ranks, so no scale is needed.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ from chipwise.design.strategies.algorithms.base import BaseStrategy
 from chipwise.design.strategies.algorithms.choice_table import ChoiceTable, gumbel
 from chipwise.design.strategies.strategy import Problem, Rows
 
-_POLICIES = 10  # number of trade-offs, with several objectives
+_POLICIES = 10  # number of policies (trade-offs) if there are several objectives
 _RATE, _FREE_RATE = 0.35, 0.05
 _CLIP = 2.0
 _DRAWN, _ROUNDS = 48, 12
-_OPENING = 20  # trials from all strata before the policies are used, if limits are free
+_OPENING = 20  # trials taken from all strata before the policies are used, if any limits need no trial
 _FORGET = 0.995  # decay of the logits per update, so that no choice is ruled out for good
 
 
 class Reinforce(BaseStrategy):
-    """REINFORCE with a rank baseline.
+    """REINFORCE with ranks as rewards.
 
     Args:
         problem: The search problem.
@@ -46,7 +48,7 @@ class Reinforce(BaseStrategy):
         self._turn = 0
 
     def propose(self, count: int) -> Rows:
-        """Samples of the policies in turn."""
+        """Samples rows from the policies in turn."""
         if self.history.trial_count + len(self.history.pending) < _OPENING and self.problem.free_limits:
             return self.initial_rows(count)
         found = self.history.rows[:0]
@@ -58,7 +60,7 @@ class Reinforce(BaseStrategy):
                 excess = self.violation(drawn)
                 usable = self.usable(drawn[excess <= 0])
                 usable = usable[~(usable[:, None] == found[None]).all(axis=2).any(axis=1)]
-                if (excess > 0).mean() > 0.5:  # updates without trials, until most samples keep the limits
+                if (excess > 0).mean() > 0.5:  # updates the policy without trials until most samples meet the limits
                     self._learn(policy, drawn, _FREE_RATE * (excess.mean() - excess) / (excess.std() + 1e-9))
                 if len(usable):
                     found = np.vstack([found, usable[:1]])
@@ -66,7 +68,7 @@ class Reinforce(BaseStrategy):
         return found
 
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
-        """Updates every policy with the rewards of these trials."""
+        """Updates every policy with the rewards of the trials."""
         before = len(self.history)
         self.history.tell(rows, objectives, violations)
         if len(self.history) == before:
@@ -82,7 +84,7 @@ class Reinforce(BaseStrategy):
             scaled = weights * (points - low) / span
             loss = scaled.max(axis=1) + 0.1 * scaled.sum(axis=1)
             loss = np.where(excess > 0, loss.max() + excess, loss)
-            rank = (loss[before:, None] > loss[None]).mean(axis=1)  # share of all trials that were better
+            rank = (loss[before:, None] > loss[None]).mean(axis=1)  # share of all trials that are better
             self._learn(policy, new, self._rate * np.minimum(share[:, policy], _CLIP) * (0.5 - rank) * 2)
             self._logits[policy] *= _FORGET ** len(new)
 
@@ -90,6 +92,6 @@ class Reinforce(BaseStrategy):
         return self._table.rows(self._logits[policy] + gumbel(self.rng, (_DRAWN, self._table.width)))
 
     def _learn(self, policy: int, rows: Rows, advantage: Float64Array) -> None:
-        """One gradient step on the log likelihood of ``rows``, weighted by their advantages, (n,)."""
+        """One gradient step on the log likelihood of ``rows``, each weighted by its advantage, (n,)."""
         chance = self._table.probabilities(self._logits[policy : policy + 1])
         self._logits[policy] += advantage @ (self._table.one_hot(rows) - chance)

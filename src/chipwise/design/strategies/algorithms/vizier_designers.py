@@ -1,8 +1,8 @@
-"""Google Vizier's designers as strategies, in this process; no service is needed.
+"""Google Vizier's designers as strategies. They run in this process, so no Vizier service is needed.
 
-The designer treats every objective as a black box and is told whether a trial met the limits, as without chipwise. The
-cost model is used outside the designer: a suggestion that breaks a free limit, or that was tried before, is replaced by
-a nearby row. After a restart the designer receives all trials again.
+The designer itself treats every objective as a black box, as it does without chipwise, and learns only whether a trial
+met the limits. The cost model is used outside the designer: a suggestion that exceeds a free limit (one that needs no
+trial), or that was tried before, is replaced with a nearby row. After a restart the designer receives all trials again.
 
 References:
     Song et al., Open Source Vizier, AutoML 2022. Song et al., The Vizier Gaussian Process Bandit Algorithm, 2024,
@@ -38,8 +38,8 @@ class Vizier(BaseStrategy):
             ``eagle`` (one objective only) or ``nsga2``.
 
     Raises:
-        MissingExtra: google-vizier, or a package that its designers need, is not installed.
-        InputError: There is no such designer, or it takes one objective and the problem has several.
+        MissingExtra: google-vizier, or a package that the designer needs, is not installed.
+        InputError: The designer does not exist, or it takes one objective and the problem has several.
     """
 
     def __init__(self, problem: Problem, *, seed: int, designer: DesignerName = "gp") -> None:
@@ -77,7 +77,7 @@ class Vizier(BaseStrategy):
         return designers.NSGA2Designer(stated, seed=seed)
 
     def propose(self, count: int) -> Rows:
-        """Suggestions of the designer, repaired if they cannot be tried."""
+        """Suggestions of the designer, replaced with nearby rows where they cannot be tried."""
         opening = self.initial_rows(count) if not len(self.history) else self.history.rows[:0]
         if len(opening) or self._designer is None:
             return opening
@@ -90,7 +90,7 @@ class Vizier(BaseStrategy):
             row = np.clip(row, 0, self.problem.cardinalities - 1)
             rows = self.repaired(row[None])
             if len(rows):
-                self.history.mark_pending(rows)  # no other suggestion may be replaced by the same row
+                self.history.mark_pending(rows)  # so that no other suggestion is replaced with the same row
                 found = np.vstack([found, rows])
         self.history.unmark_pending(found)
         return found

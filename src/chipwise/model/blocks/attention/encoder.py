@@ -10,10 +10,10 @@ from chipwise.model.nn.precision import compute_format
 
 
 class EncoderAttention(Projections):
-    """Every position attends to all others, or to those of its chunk. Weights are named as in ``AttentionModule``."""
+    """Attention of every position to all positions, or to its chunk. Weights are named as in ``AttentionModule``."""
 
     def forward(self, x_BTD: Tensor, added: Tensor | None = None) -> Tensor:
-        """The block's output, without the residual; ``added`` is added to the scores (B, N, T, T)."""
+        """The block's output, without the residual. ``added``, if given, is added to the scores (B, N, T, T)."""
         shape, x_BTD = x_BTD.shape, compute_format(x_BTD)
         if self.block.chunk is not None:
             x_BTD = x_BTD.reshape(-1, self.block.chunk, shape[2])

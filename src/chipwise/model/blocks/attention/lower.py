@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.ops.attention import AttentionOp
+from chipwise.model.blocks.heads import attending
 from chipwise.model.ops.elementwise import Elementwise
 from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.matmul import Matmul
@@ -20,67 +22,47 @@ def lower(
     query_tokens: int,
     past_tokens: int,
     cut: bool = False,
-) -> list[tuple[str, Op]]:
+) -> Iterator[tuple[str, Op]]:
     """The operators in order, each with its name inside the block.
 
-    With ``qk_norm``, q, k and v are three projections. ``cut`` keeps only the last position of each sequence before the
-    output projection, in the block's values and in the residual stream.
+    With ``qk_norm``, q, k and v are three separate projections. With ``cut``, two operators before the output
+    projection select the last position of each sequence: one from the attention's result, one from the residual stream.
     """
     rows = batch * query_tokens
 
     def into(width: int) -> Matmul:
         return Matmul(m=rows, k=d_model, n=width, weights=weights, bias=block.qkv_bias)
 
-    ops: list[tuple[str, Op]]
     if block.qk_norm:
-        ops = [
-            ("q", into(block.query_width)),
-            ("q_norm", NormOp(rows=rows * block.heads, width=block.head_size)),
-            ("k", into(block.kv_width)),
-            ("k_norm", NormOp(rows=rows * block.kv_heads, width=block.head_size)),
-            ("v", into(block.kv_width)),
-        ]
+        yield "q", into(block.query_width)
+        yield "q_norm", NormOp(rows=rows * block.heads, width=block.head_size)
+        yield "k", into(block.kv_width)
+        yield "k_norm", NormOp(rows=rows * block.kv_heads, width=block.head_size)
+        yield "v", into(block.kv_width)
     else:
-        ops = [("qkv", into(block.query_width + 2 * block.kv_width))]
-    attend = AttentionOp(
-        batch=batch,
-        query_tokens=query_tokens,
-        past_tokens=past_tokens,
-        heads=block.heads,
-        kv_heads=block.kv_heads,
-        head_size=block.head_size,
-        rope=block.rope,
-        window=block.window,
+        yield "qkv", into(block.query_width + 2 * block.kv_width)
+    attend = attending(block)(
+        batch=batch, query_tokens=query_tokens, past_tokens=past_tokens, rope=block.rope, window=block.window
     )
-    ops.append(("attend", attend))
+    yield "attend", attend
     if cut:
-        ops.append(("last_stream", EmbeddingOp(tokens=batch, width=d_model, rows=rows)))
-        ops.append(("last", EmbeddingOp(tokens=batch, width=block.query_width, rows=rows)))
+        yield "last_stream", EmbeddingOp(tokens=batch, width=d_model, rows=rows)
+        yield "last", EmbeddingOp(tokens=batch, width=block.query_width, rows=rows)
         rows = batch
-    ops.append(("out", Matmul(m=rows, k=block.query_width, n=d_model, weights=weights, bias=block.out_bias)))
-    return ops
+    yield "out", Matmul(m=rows, k=block.query_width, n=d_model, weights=weights, bias=block.out_bias)
 
 
 def lower_encoder(
     block: Attention, *, d_model: int, weights: str, rows: int, tokens: int, first: bool = False
 ) -> list[tuple[str, Op]]:
-    """The operators of bidirectional attention over ``rows`` positions, in sequences of ``tokens``.
+    """The operators of bidirectional attention over sequences of length ``tokens``, ``rows`` positions in total.
 
-    ``first`` keeps one of each ``tokens`` (of the block's values and of the residual stream) before the output
-    projection.
+    With ``first``, two operators before the output projection select the first position of each sequence: one from the
+    attention's result, one from the residual stream.
     """
-    width, kept = block.query_width, rows // tokens if first else rows
-    attend = AttentionOp(
-        batch=rows // tokens,
-        query_tokens=tokens,
-        past_tokens=0,
-        heads=block.heads,
-        kv_heads=block.kv_heads,
-        head_size=block.head_size,
-        rope=False,
-        causal=False,
-        biases=int(block.relative_buckets > 0),
-    )
+    width, batch, biases = block.query_width, rows // tokens, int(block.relative_buckets > 0)
+    kept = batch if first else rows
+    attend = attending(block)(batch=batch, query_tokens=tokens, past_tokens=0, rope=False, causal=False, biases=biases)
     cut = [
         ("first_stream", EmbeddingOp(tokens=kept, width=d_model, rows=rows)),
         ("first", EmbeddingOp(tokens=kept, width=width, rows=rows)),

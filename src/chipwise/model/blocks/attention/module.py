@@ -39,7 +39,7 @@ class AttentionModule(Projections):
         return self.out(y_BNTH.transpose(1, 2).flatten(2)), (k_BNTH, v_BNTH)
 
     def project(self, x_BTD: Tensor, rotary: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the new tokens, each (B, heads, T, H), normed and rotated."""
+        """Queries, keys and values of the new tokens, each (B, heads, T, H), after their norms and rotary positions."""
         shape = (*x_BTD.shape[:2], -1, self.block.head_size)
         q, k, v = self.q(x_BTD).view(shape), self.k(x_BTD).view(shape), self.v(x_BTD).view(shape)
         if self.q_norm is not None and self.k_norm is not None:

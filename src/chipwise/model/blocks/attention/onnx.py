@@ -1,6 +1,6 @@
 """Attention as ONNX nodes: packed projection, GroupQueryAttention with its cache, output projection.
 
-The cache's past and present may be the same buffer; then a decode step copies nothing.
+The same buffer may serve as the cache's input (past) and output (present); then a decode step does not copy the cache.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HeadNorm = Callable[..., str]
 
 
 def rotary_tables(head_size: int, max_tokens: int, theta: float) -> tuple[AnyArray, AnyArray]:
-    """Cosine and sine of every position's angles, each (max_tokens, head_size / 2) in FP32."""
+    """Cosines and sines of the rotary angles of all positions, each (max_tokens, head_size / 2) in FP32."""
     frequency = theta ** (-np.arange(0, head_size, 2, dtype=np.float64) / head_size)
     angle = np.outer(np.arange(max_tokens, dtype=np.float64), frequency)
     return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
@@ -39,8 +39,9 @@ def add_attention(
 ) -> str:
     """Attention's result for ``x``, before the output projection: (B, T, heads * head_size).
 
-    ``key`` is the prefix of the weights' names (``layers.0.attention``; another layer's if they are shared).
-    ``head_norm(place, key, x, heads=…, head_size=…)`` norms queries and keys per head.
+    ``key`` is the prefix of the weights' names (``layers.0.attention``). If the weights belong to another
+    layer, ``key`` is the prefix of that layer.
+    ``head_norm(place, key, x, heads=…, head_size=…)`` adds the norm of each head of the queries or keys.
 
     Raises:
         Unsupported: The runtime's kernel rejects this head size.
@@ -49,36 +50,22 @@ def add_attention(
     if block.head_size % multiple:
         kind = "rotary heads" if block.rope else "heads"
         raise Unsupported(
-            f"layer {layer}: ONNX Runtime takes {kind} whose size is a multiple of {multiple}, not {block.head_size}"
+            f"layer {layer}: ONNX Runtime needs {kind} whose size is a multiple of {multiple}, not {block.head_size}"
         )
     place = f"layers.{layer}.attention"
     q, kv = block.query_width, block.kv_width
     if block.qk_norm:
         parts = []
         for name, width, heads in (("q", q, block.heads), ("k", kv, block.kv_heads), ("v", kv, 0)):
-            part = graph.projection(
-                f"{place}.{name}",
-                x,
-                parts=[f"{key}.{name}"],
-                key=f"{key}.{name}",
-                k=d_model,
-                widths=[width],
-                bias=block.qkv_bias,
-            )
+            one = {f"{key}.{name}": width}
+            part = graph.projection(f"{place}.{name}", x, k=d_model, parts=one, bias=block.qkv_bias)
             if heads:
                 norm = f"{name}_norm"
                 part = head_norm(f"{place}.{norm}", f"{key}.{norm}", part, heads=heads, head_size=block.head_size)
             parts.append(part)
     else:
-        packed = graph.projection(
-            f"{place}.qkv",
-            x,
-            parts=[f"{key}.q", f"{key}.k", f"{key}.v"],
-            key=f"{key}.qkv",
-            k=d_model,
-            widths=[q, kv, kv],
-            bias=block.qkv_bias,
-        )
+        each = {f"{key}.q": q, f"{key}.k": kv, f"{key}.v": kv}
+        packed = graph.projection(f"{place}.qkv", x, k=d_model, parts=each, key=f"{key}.qkv", bias=block.qkv_bias)
         parts = [packed, "", ""]
     shape: list[int | str] = ["batch", block.kv_heads, "kept", block.head_size]
     past = [graph.input(f"past.{layer}.{name}", TensorProto.FLOAT, shape) for name in ("key", "value")]
@@ -110,12 +97,5 @@ def add_attention(
 
 def add_output(graph: GraphBuilder, block: Attention, *, layer: int, key: str, x: str, d_model: int) -> str:
     """The output projection of ``x``, without the residual."""
-    return graph.projection(
-        f"layers.{layer}.attention.out",
-        x,
-        parts=[f"{key}.out"],
-        key=f"{key}.out",
-        k=block.query_width,
-        widths=[d_model],
-        bias=block.out_bias,
-    )
+    place, parts = f"layers.{layer}.attention.out", {f"{key}.out": d_model}
+    return graph.projection(place, x, k=block.query_width, parts=parts, bias=block.out_bias)

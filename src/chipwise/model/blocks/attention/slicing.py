@@ -1,9 +1,9 @@
-"""Slices an attention block into a narrower one, by heads.
+"""Cuts a narrower attention block out of a larger one, by choosing heads.
 
-The larger block's query heads are divided evenly among the smaller block's KV heads. Each KV head keeps the first query
-heads of its share, and the KV weights that the first of these used. So a query head keeps the KV head that it was
-trained with, or the nearest remaining one. If heads get shorter, rotary pairs are kept at even intervals, so that the
-rotary frequencies still cover the whole range.
+The larger block's query heads are divided into equal groups, one group for each of the smaller block's KV heads. From
+each group, the first query heads are kept, together with the KV head that the group's first query head used. So a query
+head keeps the KV head that it was trained with, or the nearest remaining one. If heads get shorter, rotary pairs are
+kept at even intervals, so that the rotary frequencies still cover the whole range.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from chipwise.model.blocks.cut import Index, rows
 
 
 def slice_attention(sub: Attention, whole: Attention) -> dict[str, dict[int, Index]]:
-    """Indices to keep, by weight and axis, for axes that do not simply keep their first values.
+    """Maps each weight's name and axis to the indices to keep. Axes that are not listed keep their first values.
 
     Raises:
-        SpecError: ``sub`` has more or longer heads than ``whole``, or another table of position biases.
+        SpecError: ``sub`` has more or longer heads than ``whole``, or another number of position biases.
     """
     for name in ("heads", "kv_heads", "head_size"):
         if getattr(sub, name) > getattr(whole, name):
-            raise SpecError(f"{getattr(sub, name)} is more than the whole's {getattr(whole, name)}", field=name)
+            raise SpecError(f"{getattr(sub, name)} is more than the larger model's {getattr(whole, name)}", field=name)
     if sub.relative_buckets != whole.relative_buckets:
         raise SpecError(
-            f"{sub.relative_buckets} biases are of other distances than the whole's {whole.relative_buckets}",
+            f"{sub.relative_buckets} position biases cannot be cut from the larger model's {whole.relative_buckets}",
             field="relative_buckets",
         )
     queries, keys = chosen_heads(sub, whole)
@@ -42,7 +42,7 @@ _KINDS = ("weight", "bias")
 
 
 def chosen_heads(sub: Attention, whole: Attention) -> tuple[list[int], list[int]]:
-    """Query heads and KV heads of ``whole`` that ``sub`` keeps, in order.
+    """Numbers of the query heads and of the KV heads of ``whole`` that the smaller block ``sub`` keeps.
 
     >>> eight = Attention(heads=8, kv_heads=4, head_size=32)
     >>> chosen_heads(Attention(heads=6, kv_heads=2, head_size=32), eight)
@@ -55,7 +55,7 @@ def chosen_heads(sub: Attention, whole: Attention) -> tuple[list[int], list[int]
 
 
 def chosen_values(sub: Attention, whole: Attention) -> list[int]:
-    """Values of a head to keep. With rotary positions they are pairs (i, i + half), evenly over the frequencies.
+    """Indices of the values of a head to keep. With rotary positions: pairs (i, i + half) at even intervals.
 
     >>> chosen_values(Attention(heads=1, kv_heads=1, head_size=4), Attention(heads=1, kv_heads=1, head_size=8))
     [0, 2, 4, 6]

@@ -1,1 +1,1 @@
-"""A short causal convolution before a block: mixes each channel over a few earlier positions."""
+"""A short causal convolution before a block: it mixes the last few positions, separately in each channel."""

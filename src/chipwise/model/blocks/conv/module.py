@@ -7,10 +7,11 @@ from torch import Tensor, nn
 
 
 class ShortConv(nn.Module):
-    """``x + conv(x)``: a weighted sum over each position and the ``taps - 1`` before it, for each channel.
+    """``x + conv(x)``: per channel, a weighted sum over each position and the ``taps - 1`` positions before it.
 
     ``weight`` is (D, 1, K) as in torch's depthwise convolutions; the last tap is for the position itself. The sum is
-    computed by shifted products, which on a CPU are several times as fast as the general kernel.
+    computed as elementwise products with shifted inputs, which is several times as fast as torch's convolution on a
+    CPU.
     """
 
     def __init__(self, width: int, taps: int) -> None:
@@ -18,7 +19,10 @@ class ShortConv(nn.Module):
         self.weight = nn.Parameter(torch.zeros(width, 1, taps))
 
     def forward(self, x_BTD: Tensor, past: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The result, and the last inputs (B, K - 1, D), which the next call takes as ``past``; None means zeros."""
+        """The result, and the last inputs (B, K - 1, D), which are the next call's ``past``.
+
+        If ``past`` is None, the inputs before the first token are 0.
+        """
         taps, tokens = self.weight.shape[-1], x_BTD.shape[1]
         if past is None:
             past = x_BTD.new_zeros(x_BTD.shape[0], taps - 1, x_BTD.shape[2])

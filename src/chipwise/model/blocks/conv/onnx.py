@@ -10,9 +10,9 @@ from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
 
 
 def add_conv(graph: GraphBuilder, *, state: str, place: str, key: str, x: str, taps: int, d_model: int) -> str:
-    """``x`` plus its convolution, (B, T, D).
+    """Adds the nodes that compute ``x`` plus its convolution, (B, T, D).
 
-    ``state`` is part of the names of past and present (``0.attention_conv``), ``key`` the prefix of the weights' names.
+    ``state`` (``0.attention_conv``) is part of the cached inputs' names; ``key`` is the prefix of the weights' names.
     The residual is folded into the weights: 1 is added to the last tap, which is for the position itself.
     """
 

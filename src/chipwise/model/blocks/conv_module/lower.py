@@ -10,7 +10,7 @@ from chipwise.model.ops.op import Op
 
 
 def lower_module(block: ConvModule, *, d_model: int, weights: str, batch: int, positions: int) -> list[tuple[str, Op]]:
-    """The operators in order, each with its name inside the block. The filter includes its two transpositions."""
+    """The operators in order, each with its name inside the block. The filter includes two transpositions."""
     rows = batch * positions
     values = rows * d_model
     return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.ops.attention import AttentionOp
+from chipwise.model.blocks.heads import attending
 from chipwise.model.ops.elementwise import Elementwise
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.op import Op
@@ -12,18 +12,10 @@ from chipwise.model.ops.op import Op
 def lower_cross(
     block: Attention, *, d_model: int, weights: str, batch: int, query_tokens: int, read_tokens: int
 ) -> list[tuple[str, Op]]:
-    """The operators in order, without the norm: ``query_tokens`` positions per request read ``read_tokens`` others."""
+    """The operators without the norm. Per request, ``query_tokens`` words attend to ``read_tokens`` image tokens."""
     rows, read = batch * query_tokens, batch * read_tokens
-    attend = AttentionOp(
-        batch=batch,
-        query_tokens=query_tokens,
-        past_tokens=read_tokens,
-        heads=block.heads,
-        kv_heads=block.kv_heads,
-        head_size=block.head_size,
-        rope=False,
-        causal=False,
-        cross=True,
+    attend = attending(block)(
+        batch=batch, query_tokens=query_tokens, past_tokens=read_tokens, rope=False, causal=False, cross=True
     )
     kv = 2 * block.kv_width
     return [

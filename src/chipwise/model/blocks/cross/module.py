@@ -10,7 +10,7 @@ from chipwise.model.nn.precision import compute_format
 
 
 class CrossAttention(Projections):
-    """Every word attends to all image tokens. Weights are named as in ``AttentionModule``."""
+    """Cross-attention of every word to all image tokens. Weights are named as in ``AttentionModule``."""
 
     def forward(self, x_BTD: Tensor, read_BSD: Tensor) -> Tensor:
         """The block's output, without the residual."""

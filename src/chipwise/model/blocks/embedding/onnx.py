@@ -9,15 +9,13 @@ from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
 
 
 def add_embedding(graph: GraphBuilder, arch: ArchSpec) -> str:
-    """The residual stream (B, T, D) from the input ``tokens``."""
+    """Adds the nodes from the input ``tokens`` to the residual stream (B, T, D)."""
     tokens = graph.input("tokens", TensorProto.INT64, ["batch", "tokens"])
-    table = graph.store("embedding.weight", lambda: graph.weight("embedding.weight", (arch.vocab_size, arch.d_model)))
+    table = graph.tensor("embedding.weight", arch.vocab_size, arch.d_model)
     x = graph.node("Gather", [table, tokens], "embedding.tokens", axis=0)
     if arch.positions == "learned":
         positions = graph.input("positions", TensorProto.INT64, ["batch", "tokens"])
-        rows = graph.store(
-            "positions.weight", lambda: graph.weight("positions.weight", (arch.max_tokens, arch.d_model))
-        )
+        rows = graph.tensor("positions.weight", arch.max_tokens, arch.d_model)
         row = graph.node("Gather", [rows, positions], "embedding.positions", axis=0)
         x = graph.node("Add", [x, row], "embedding.add")
     return x
@@ -26,11 +24,11 @@ def add_embedding(graph: GraphBuilder, arch: ArchSpec) -> str:
 def add_head(graph: GraphBuilder, arch: ArchSpec, x: str) -> str:
     """Adds the logits of ``x``. A tied FP32 head reads the token table directly.
 
-    The table is then also declared as an input with a default value: ONNX Runtime does not pack such tensors, so it
-    makes no second copy. With one position per pass, packing would save no time.
+    In that case the table is also declared as a graph input with a default value. ONNX Runtime does not pack such
+    tensors, so it makes no second copy. With one position per pass, packing would save no time.
     """
     if arch.tie_embeddings and graph.format_of("head.weight") == "fp32":
         graph.input("embedding.weight", TensorProto.FLOAT, [arch.vocab_size, arch.d_model])
         return graph.node("FusedMatMul", [x, "embedding.weight"], "logits", domain=MICROSOFT, transB=1)
     source = "embedding" if arch.tie_embeddings else "head"
-    return graph.projection("logits", x, parts=[source], key="head", k=arch.d_model, widths=[arch.vocab_size])
+    return graph.projection("logits", x, k=arch.d_model, parts={source: arch.vocab_size}, key="head")

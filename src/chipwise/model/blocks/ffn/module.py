@@ -20,16 +20,16 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class GroupedLinear(nn.ModuleList):
-    """Matrices of equal parts of the channels: a block-diagonal matrix."""
+    """A block-diagonal matrix: the channels form equal groups, each of which has its own matrix."""
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """The products of the parts, in order."""
+        """The outputs of all groups, concatenated in order."""
         parts = x_BTD.chunk(len(self), dim=-1)
         return torch.cat([one(part) for one, part in zip(self, parts, strict=True)], dim=-1)
 
 
 def make_linear(width: int, outputs: int, block: FeedForward) -> nn.Module:
-    """A dense or a grouped matrix of ``block``."""
+    """The dense or grouped matrix that ``block`` needs."""
     sizes = width // block.groups, outputs // block.groups
     parts = [nn.Linear(*sizes, bias=block.bias) for _ in range(block.groups)]
     return parts[0] if block.groups == 1 else GroupedLinear(parts)

@@ -24,9 +24,10 @@ def add_ffn(
     joined: bool = False,
     group: str = "",
 ) -> str:
-    """The block's output, without the residual; ``joined`` fuses the gate and up projections into one product.
+    """The block's output, without the residual; ``joined`` fuses the gate and up projections into one.
 
-    A block with groups is a feed-forward of each part of the channels; ``group`` is the end of its names.
+    A block with groups becomes one feed-forward per group of channels. ``group`` is the suffix of all names in one
+    group, such as ``.0``.
     """
     place = f"layers.{layer}.ffn"
     if block.groups > 1:
@@ -46,15 +47,8 @@ def add_ffn(
         return graph.node("Concat", made, f"{place}.joined", axis=-1)
 
     def into(name: str, *parts: str) -> str:
-        return graph.projection(
-            f"{place}.{name}{group}",
-            x,
-            parts=[f"{key}.{part}{group}" for part in parts],
-            key=f"{key}.{name}{group}",
-            k=d_model,
-            widths=[block.width] * len(parts),
-            bias=block.bias,
-        )
+        joined_as, rows = f"{key}.{name}{group}", dict.fromkeys((f"{key}.{part}{group}" for part in parts), block.width)
+        return graph.projection(f"{place}.{name}{group}", x, k=d_model, parts=rows, key=joined_as, bias=block.bias)
 
     gate: str | None = None
     if block.gated and joined:
@@ -67,12 +61,5 @@ def add_ffn(
     hidden = graph.node(op, [up if gate is None else gate], f"{place}.activation{group}", **attributes)
     if gate is not None:
         hidden = graph.node("Mul", [hidden, up], f"{place}.hidden{group}")
-    return graph.projection(
-        f"{place}.down{group}",
-        hidden,
-        parts=[f"{key}.down{group}"],
-        key=f"{key}.down{group}",
-        k=block.width,
-        widths=[d_model],
-        bias=block.bias,
-    )
+    down = {f"{key}.down{group}": d_model}
+    return graph.projection(f"{place}.down{group}", hidden, k=block.width, parts=down, bias=block.bias)

@@ -1,4 +1,4 @@
-"""A norm as one operator; except for the first one, it also adds the previous block's result to the residual stream."""
+"""A norm as one operator, which may first add the previous block's result to the residual stream."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from chipwise.model.ops.norm import NormOp
 
 
 def lower(arch: ArchSpec, *, rows: int, skip: bool) -> NormOp:
-    """The norm over the model's width."""
+    """The operator of a norm over the model's width."""
     return NormOp(rows=rows, width=arch.d_model, norm=arch.norm, skip=skip, bias=arch.norm_bias)

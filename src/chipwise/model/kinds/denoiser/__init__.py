@@ -1,1 +1,1 @@
-"""Diffusion transformers: the denoiser, and the decoder from latents to pixels."""
+"""Diffusion transformers: the denoiser, and a decoder that turns latents into pixels."""

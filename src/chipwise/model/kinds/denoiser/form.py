@@ -1,7 +1,7 @@
 """Denoisers that chipwise builds, trains and exports itself: DiT on patches of an image.
 
-Such a model has patches, learned positions, pre-norm layers with modulated norms (without weights), and an output
-matrix to pixels.
+Such a model has image patches, learned positions, pre-norm layers whose norms have no weights but are modulated, and an
+output matrix to pixels.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
     stem, denoiser = parts_of(arch)
     yield from unbuilt(arch, free=(*FREE, *_FREE))
     if arch.norm != "layernorm" or arch.norm_weight or arch.norm_bias:
-        yield "a norm with weights, or one that is no LayerNorm, is not built for denoisers"
+        yield "norms with weights, and norms other than LayerNorm, are not supported for denoisers"
     if arch.positions != "learned":
-        yield f"positions = {arch.positions!r} is not built for images"
+        yield f"positions = {arch.positions!r} is not supported for images"
     if denoiser.outputs != 1:
-        yield "a denoiser that gives a variance too is not built"
+        yield "a denoiser that also outputs a variance is not supported"
     if stem.image_size % stem.patch or stem.mask_token or arch.max_tokens != stem.tokens:
-        yield "patches that do not divide the image, or a mask token, are not built for denoisers"
+        yield "mask tokens, and patches that do not divide the image, are not supported for denoisers"
     yield from layer_departures(arch)
 
 
@@ -55,7 +55,7 @@ def _axes(sub: ArchSpec, whole: ArchSpec, sources: Mapping[str, str]) -> Axes:
 
 
 def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple[AnyArray, ...]:
-    """Random images, times and labels."""
+    """A batch of random images, times and labels."""
     times = generator.random(batch, np.float32)
     labels = np.arange(batch) % arch.head_as(Denoiser).labels
     return (*random_signals(arch, generator, batch), times, labels)
@@ -66,10 +66,9 @@ DENOISER = Form(
     head=Denoiser,
     other="it does not denoise images",
     departures=_departures,
-    does=lambda arch: "draws images",
+    does=lambda arch: "generates images",
     weights=(weights.stem, weights.head),
-    graph="denoiser.graph",
-    module="denoiser.module",
+    package="denoiser",
     modelling=lambda arch: Modelling("modeling_chipwise_denoiser.py", "AutoModel", "ChipwiseDenoiser"),
     inputs=_inputs,
     outputs="velocities",

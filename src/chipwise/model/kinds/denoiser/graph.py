@@ -1,7 +1,7 @@
 """Input and output of a denoiser as ONNX nodes: image, time and label in, velocity out.
 
-A latent denoiser is one file too. Its decoder runs once per image, so it is a separate ONNX model, stored in the file's
-metadata as ``decoder`` (in base64).
+A denoiser of latents is also exported as a single file. The decoder of latents runs only once per image, so it is a
+separate ONNX model inside the file's metadata (entry ``decoder``, in base64).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _head(s: Stream) -> None:
 
 
 def _after(arch: ArchSpec, weights: Weights) -> dict[str, GraphBuilder]:
-    """The nodes that decode latents after the last step; empty for models in pixel space."""
+    """The graph that decodes latents after the last step; empty for models in pixel space."""
     stem, denoiser = parts_of(arch)
     if denoiser.latents is None:
         return {}
@@ -54,7 +54,7 @@ def _after(arch: ArchSpec, weights: Weights) -> dict[str, GraphBuilder]:
 
 
 def _metadata(s: Stream) -> dict[str, object]:
-    """Metadata: image size, labels, steps and inputs."""
+    """The metadata entries: image size, labels, steps and inputs."""
     stem, denoiser = parts_of(s.arch)
     return {
         "encodes": "velocity",

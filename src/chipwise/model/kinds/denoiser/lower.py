@@ -1,6 +1,7 @@
-"""Operators of one denoiser pass outside its layers, and the modulated norms inside them.
+"""Operators of one denoiser pass: those outside the layers, and the modulated norms and gates inside the layers.
 
-An image takes ``ArchSpec.passes`` passes; the cost of decoding latents after the last one is spread evenly over them.
+An image takes ``ArchSpec.passes`` passes. The cost of decoding latents after the last pass is spread evenly
+over all passes.
 """
 
 from __future__ import annotations

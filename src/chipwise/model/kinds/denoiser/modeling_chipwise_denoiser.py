@@ -1,9 +1,9 @@
 """A denoiser whose layers may differ from each other, for ``AutoModel`` with ``trust_remote_code=True``.
 
-Needs ``chipwise_blocks.py`` beside it. ``config.arch`` says what it is made of: patches of an image, layers of
-attention and feed-forwards that are shifted, scaled and gated by its
-conditions, and a matrix back to pixels. ``generate`` draws images. Axes: B batch, C channels, Y and X rows and
-columns, T tokens, F frequencies, D width.
+It needs ``chipwise_blocks.py`` in the same folder. ``config.arch`` describes the model, which cuts an image into
+patches. Its layers have attention and feed-forward blocks, which are shifted, scaled and gated according to the time
+and the label. A matrix turns the result back into pixels. ``generate`` generates images. Axes: B batch, C channels,
+Y and X rows and columns, T tokens, F frequencies, D width.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Patches(nn.Module):
         self.projection = nn.Linear(self.edge**2 * stem["channels"], d_model, bias=stem["bias"])
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
-        """The patches before positions are added, (B, T, D)."""
+        """The projected patches (B, T, D), without positions."""
         return self.projection(cut_patches(x_BCYX, self.edge))
 
 
@@ -51,7 +51,7 @@ class TimestepEmbedding(nn.Module):
         self.down = nn.Linear(d_model, d_model)
 
     def forward(self, number_B: Tensor) -> Tensor:
-        """The vectors (B, D)."""
+        """The embeddings (B, D) of numbers (B,)."""
         half = max(1, self.frequencies // 2)
         rates = [1000.0 * math.exp(-math.log(10_000.0) * (i % half) / half) for i in range(self.frequencies)]
         turns = torch.tensor(rates, device=number_B.device)
@@ -61,7 +61,7 @@ class TimestepEmbedding(nn.Module):
 
 
 def modulated(x_BTD: Tensor, shift_BD: Tensor, scale_BD: Tensor, eps: float) -> Tensor:
-    """A norm without weights, scaled by 1 + scale and shifted."""
+    """Applies a norm without weights, multiplies by 1 + scale, and adds the shift."""
     return F.layer_norm(x_BTD, x_BTD.shape[-1:], eps=eps) * (1 + scale_BD[:, None]) + shift_BD[:, None]
 
 
@@ -76,7 +76,7 @@ class DenoisingLayer(nn.Module):
         self.ffn = None if ffn is None else FeedForwardBlock(ffn, arch, number)
 
     def forward(self, x_BTD: Tensor, parts: Sequence[Tensor]) -> Tensor:
-        """The residual stream after the layer; ``parts`` are shift, scale and gate (B, D) of each block."""
+        """The residual stream after the layer. ``parts`` holds shift, scale and gate of each block, each (B, D)."""
         if self.attention is not None:
             shift, scale, gate = parts[:3]
             x_BTD = x_BTD + gate[:, None] * self.attention(modulated(x_BTD, shift, scale, self.eps))
@@ -101,7 +101,7 @@ class Decoder(nn.Module):
 
 
 def moves(steps: int, denoiser: dict[str, Any]) -> list[tuple[float, float, float]]:
-    """For each step: its time, and the factors of the current and the previous velocity."""
+    """For each denoising step: its time, and the factors for the current and the previous velocity."""
     shift = denoiser.get("shift", 1.0)
     found: list[tuple[float, float, float]] = []
     last = 0.0
@@ -115,7 +115,7 @@ def moves(steps: int, denoiser: dict[str, Any]) -> list[tuple[float, float, floa
 
 
 class ChipwiseDenoiser(ArchModel):
-    """The denoiser."""
+    """A denoiser: predicts the velocity of noisy images, and generates images."""
 
     main_input_name = "image"
     _no_split_modules = ("DenoisingLayer",)
@@ -128,7 +128,7 @@ class ChipwiseDenoiser(ArchModel):
         widths = {str(i): 3 * d * count for i, count in enumerate(blocks) if count} | {"end": 2 * d}
         self.stem = Patches(stem, d)
         self.positions = nn.Embedding(arch["max_tokens"], d)
-        no_label = denoiser.get("guidance", 1.0) != 1.0  # its label is the table's last row
+        no_label = denoiser.get("guidance", 1.0) != 1.0  # its row in the label table is the last
         self.labels = nn.Embedding(denoiser["labels"] + no_label, d)
         self.told = nn.ModuleDict({"time": TimestepEmbedding(denoiser["frequencies"], d)})
         self.layers = nn.ModuleDict({str(i): DenoisingLayer(layer, arch, i) for i, layer in enumerate(arch["layers"])})
@@ -163,9 +163,10 @@ class ChipwiseDenoiser(ArchModel):
         guidance: float | None = None,
         seed: int = 0,
     ) -> Tensor:
-        """Generates images (B, C, Y, X) from -1 to 1 of these labels; ``steps`` defaults to the design's.
+        """Generates an image for each label: (B, C, Y, X), values from -1 to 1.
 
-        A model that was also trained without labels is guided; ``guidance`` replaces its own scale.
+        ``steps`` and ``guidance`` replace the design's number of steps and guidance scale. A scale other than 1 needs a
+        model that was trained both with and without labels.
         """
         label = torch.as_tensor(labels, dtype=torch.long).to(self.device)
         scale = self.config.guidance_scale if guidance is None else guidance

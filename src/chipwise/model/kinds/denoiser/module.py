@@ -36,7 +36,7 @@ class DenoisingLayer(nn.Module):
             self.ffn = FeedForwardModule(layer.ffn, arch.d_model)
 
     def forward(self, x_BTD: Tensor, parts: list[Tensor]) -> Tensor:
-        """The residual stream after the layer; ``parts`` are shift, scale and gate (B, D) of each block."""
+        """The residual stream after the layer. ``parts`` holds shift, scale and gate of each block, each (B, D)."""
         if self.attention is not None:
             shift, scale, gate = parts[:3]
             x_BTD = x_BTD + gate[:, None] * self.attention(modulated(self.norm(x_BTD), shift, scale))
@@ -47,7 +47,7 @@ class DenoisingLayer(nn.Module):
 
 
 class DenoisingTransformer(nn.Module):
-    """A denoiser. Call :func:`initialise` after construction: the parameters are not initialised before."""
+    """A denoiser. Its parameters have no valid values until :func:`initialise` or loaded weights set them."""
 
     def __init__(self, arch: ArchSpec) -> None:
         DENOISER.require(arch, work="built in torch")
@@ -68,7 +68,7 @@ class DenoisingTransformer(nn.Module):
         )
 
     def forward(self, image_BCYX: Tensor, time_B: Tensor, label_B: Tensor) -> Tensor:
-        """The velocity (B, C, Y, X) of images at these times."""
+        """The predicted velocity (B, C, Y, X) of noisy images at their times, given their labels."""
         told_BD = torch.nn.functional.silu(self.labels(label_B) + self.told["time"](time_B))
         x_BTD = self.stem(image_BCYX) + self.positions.weight
         for name, layer in self.layers.items():
@@ -85,10 +85,10 @@ class DenoisingTransformer(nn.Module):
 
 @torch.no_grad()
 def draw(model: DenoisingTransformer, noise_BCYX: Tensor, label_B: Tensor, served: Denoiser) -> Tensor:
-    """Generates images (B, C, Y, X) from noise with ``model``, with steps, solver and guidance of ``served``.
+    """Generates images (B, C, Y, X) from noise with ``model``. Steps, solver and guidance are those of ``served``.
 
-    Guidance is classifier-free: it needs a model that was trained with and without labels. Latents are decoded at the
-    end.
+    Guidance is classifier-free, so it needs a model that was trained both with and without labels. If the model
+    generates latents, they are decoded at the end.
     """
     x, last = noise_BCYX, torch.zeros_like(noise_BCYX)
     for move in served.moves():
@@ -105,9 +105,10 @@ def draw(model: DenoisingTransformer, noise_BCYX: Tensor, label_B: Tensor, serve
 
 
 def initialise(model: DenoisingTransformer, *, seed: int) -> DenoisingTransformer:
-    """Fills the parameters: normal with 1/√fan-in; modulations and head zero, so that layers start as the identity.
+    """Initialises the parameters: normal values with standard deviation 1/√fan-in, except for the following.
 
-    Positions start as sinusoids along rows and columns; labels and the time embedding as normal with deviation 0.02.
+    Biases, modulations and head are 0, so layers are the identity. Position embeddings are sinusoids along rows and
+    columns. Label table and time embedding are normal with standard deviation 0.02.
 
     References:
         adaLN-zero, and these values: Peebles and Xie 2023, section 3.2 and their code.
@@ -127,7 +128,7 @@ def initialise(model: DenoisingTransformer, *, seed: int) -> DenoisingTransforme
 
 
 def _waves(stem: ImageStem, width: int) -> Tensor:
-    """Positions (T, D) as sines and cosines: one half of the values encodes the row, the other the column."""
+    """Position embeddings (T, D) of sines and cosines. Half of the values encode the row, the others the column."""
     quarter = max(1, width // 4)
     turns = torch.exp(-math.log(10_000.0) * torch.arange(quarter) / quarter)
     y, x = torch.meshgrid(torch.arange(stem.grid), torch.arange(stem.grid), indexing="ij")

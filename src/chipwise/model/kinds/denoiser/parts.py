@@ -17,6 +17,9 @@ def parts_of(arch: ArchSpec) -> tuple[ImageStem, Denoiser]:
 
 
 def modulation_widths(arch: ArchSpec) -> dict[str, int]:
-    """Rows of each modulation matrix by name: for every layer with blocks, and for the last norm."""
+    """Maps the name of each modulation matrix to its number of rows.
+
+    There is one matrix per layer with blocks, and one for the last norm.
+    """
     widths = {f"modulations.{i}": arch.modulation_width(layer) for i, layer in enumerate(arch.layers)}
     return {name: width for name, width in widths.items() if width} | {"modulations.end": END_PARTS * arch.d_model}

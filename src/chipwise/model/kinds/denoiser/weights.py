@@ -1,4 +1,4 @@
-"""Weights of a denoiser outside its layers."""
+"""Names and shapes of a denoiser's weights outside its layers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chipwise.model.kinds.denoiser.parts import modulation_widths, parts_of
 
 
 def stem(arch: ArchSpec) -> Shapes:
-    """The patch matrix, positions, labels, and time embedding."""
+    """Weights of the patch matrix, positions, label table and time embedding."""
     patches, denoiser = parts_of(arch)
     yield from linear("stem.projection", arch.d_model, patches.values, bias=patches.bias)
     yield "positions.weight", (patches.tokens, arch.d_model)
@@ -19,7 +19,7 @@ def stem(arch: ArchSpec) -> Shapes:
 
 
 def head(arch: ArchSpec) -> Shapes:
-    """The modulation matrices, the output matrix to pixels, and the decoder of latents."""
+    """Weights of the modulation matrices, the output matrix and the latent decoder."""
     patches, denoiser = parts_of(arch)
     for name, width in modulation_widths(arch).items():
         yield from linear(name, width, arch.d_model, bias=True)

@@ -1,6 +1,6 @@
 """BERT-style text encoders that chipwise builds and exports itself.
 
-They have a norm after each residual sum, learned positions and bidirectional attention; the head is a pooler or none.
+They have a norm after each residual sum, learned positions, bidirectional attention, and a pooler or no head.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FREE = {"norm_place", "embedding_norm", "head", "token_types", "final_norm", "c
 
 
 def without_head(arch: ArchSpec) -> ArchSpec:
-    """``arch`` without its pooler, which mean-pooled embeddings do not need."""
+    """``arch`` without its pooler, because mean-pooled embeddings do not need one."""
     return replace(arch, head=States())
 
 
@@ -27,26 +27,25 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
         yield "it is not an encoder with norms after its blocks"
     yield from unbuilt(arch, free=_FREE)
     if arch.final_norm:
-        yield "final_norm = True is not built after norms that follow the blocks"
+        yield "final_norm = True is not supported in models with norms after the blocks"
     if arch.positions != "learned":
-        yield f"positions = {arch.positions!r} is not built in encoders"
+        yield f"positions = {arch.positions!r} is not supported in encoders"
     yield from in_layers(arch.layers, lambda layer: encoding_departures(layer, free=_FREE, where="in encoders"))
 
 
 ENCODER = Form(
     name="encoder",
     stem=Tokens,
-    only=lambda arch: next(_departures(arch), None) is None,  # variants that are not built count as decoders
+    only=lambda arch: next(_departures(arch), None) is None,  # variants that are not supported count as decoders
     departures=_departures,
     does=lambda arch: "encodes text",
     weights=(weights.stem, weights.head),
-    graph="encoder.graph",
-    module="encoder.module",
+    package="encoder",
     modelling=lambda arch: Modelling("modeling_chipwise_encoder.py", "AutoModel", "ChipwiseEncoder"),
     folders="encoder.hf",
     inputs=random_tokens,
     outputs="states",
     gives="mean",
     shrinks=True,
-    untrained="encoders of text are exported, measured, cut and healed alone",
+    untrained="chipwise does not train text encoders from scratch; it can only export, measure and shrink them",
 )

@@ -1,4 +1,4 @@
-"""Input and output of an encoder as ONNX nodes: tokens in; one embedding per text, or every state, out."""
+"""Input and output of a text encoder as ONNX nodes: reads tokens; outputs one embedding per text, or all states."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from chipwise.model.blocks.onnx_graph import GraphBuilder
 
 
 def _stem(s: Stream) -> None:
-    """The embedding, and for padded texts an input ``mask`` (B, T): 1 at text, 0 at padding.
+    """Adds the embedding and, for padded texts, an input ``mask`` (B, T): 1 at text, 0 at padding.
 
-    Without a mask the runtime uses a faster kernel.
+    Without a mask, the runtime uses a faster kernel.
     """
     if s.output == "pooler" and not isinstance(s.arch.head, Pooler):
         raise Unsupported(f"{s.arch.name} has no pooler; export it with output='mean' or 'states'")
@@ -26,7 +26,7 @@ def _stem(s: Stream) -> None:
 
 
 def _head(s: Stream) -> None:
-    """The output: ``embedding`` (B, D) from the mean or the pooler, or ``states`` (B, T, D)."""
+    """Adds the output: ``embedding`` (B, D), the states' mean or the pooler's result; or ``states`` (B, T, D)."""
     graph, d = s.graph, s.arch.d_model
     if s.output == "states":
         graph.node("Identity", [s.x], "states")
@@ -38,7 +38,7 @@ def _head(s: Stream) -> None:
         start = graph.store("zero", lambda: np.array([0], np.int64))
         axis = graph.store("one", lambda: np.array([1], np.int64))
         first = graph.node("Squeeze", [graph.node("Gather", [s.x, start], "pooler.row", axis=1), axis], "pooler.first")
-        made = graph.projection("pooler.made", first, parts=["pooler"], key="pooler", k=d, widths=[d], bias=True)
+        made = graph.projection("pooler.made", first, k=d, parts={"pooler": d}, bias=True)
         graph.node("Tanh", [made], "embedding")
     graph.output("embedding", ["batch", d])
 
@@ -48,7 +48,7 @@ def _metadata(s: Stream) -> dict[str, object]:
 
 
 def _embedding(graph: GraphBuilder, arch: ArchSpec) -> str:
-    """The first layer's input (B, T, D): tokens, plus one table that merges positions and the first segment."""
+    """Adds the first layer's input (B, T, D). The first segment's embedding is folded into the position table."""
     d, segments = arch.d_model, arch.stem.token_types
     tokens = graph.input("tokens", TensorProto.INT64, ["batch", "tokens"])
     table = graph.store("embedding.weight", lambda: graph.weight("embedding.weight", (arch.vocab_size, d)))
@@ -67,7 +67,7 @@ def _embedding(graph: GraphBuilder, arch: ArchSpec) -> str:
 
 
 def _mean(graph: GraphBuilder, x: str, mask: str | None) -> None:
-    """The mean over the text's positions (without padding), as ``embedding``."""
+    """Adds the output ``embedding``: the mean over the text's positions, without padding."""
     axis = graph.store("one", lambda: np.array([1], np.int64))
     if mask is None:
         graph.node("ReduceMean", [x, axis], "embedding", keepdims=0)

@@ -14,7 +14,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import Activation, FeedForward
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.encoder.form import without_head
-from chipwise.model.kinds.form import Checkpoint, HfFolders, Tensors
+from chipwise.model.kinds.form import Checkpoint, HfFolders, Tensors, published_name
 
 _OUTSIDE = {
     "embedding": "embeddings.word_embeddings",
@@ -38,16 +38,12 @@ _ACTIVATIONS: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_new", 
 
 
 def bert_name(name: str) -> str:
-    """The name in ``BertModel`` of chipwise's weight ``name``."""
-    place, _, kind = name.rpartition(".")
-    if place in _OUTSIDE:
-        return f"{_OUTSIDE[place]}.{kind}"
-    _, number, block = place.split(".", 2)
-    return f"encoder.layer.{number}.{_BLOCKS[block]}.{kind}"
+    """The name that chipwise's weight ``name`` has in ``BertModel``."""
+    return published_name(name, _OUTSIDE, _BLOCKS, "encoder.layer")
 
 
 def from_bert(tensors: Mapping[str, Float32Array], shapes: Mapping[str, object]) -> dict[str, Float32Array]:
-    """A BERT checkpoint's weights under chipwise's names, without task heads; unknown names are kept."""
+    """A BERT checkpoint's weights under chipwise's names, without task heads. Unknown weights keep their names."""
     names = {bert_name(name): name for name in shapes}
     found = {}
     for full, value in tensors.items():
@@ -80,7 +76,9 @@ def bert_config(arch: ArchSpec) -> dict[str, object]:
     """
     first = arch.layers[0]
     if not is_bert(arch) or first.attention is None or first.ffn is None:
-        raise Unsupported(f"{arch.name} is no BERT: its layers differ, or a width is not that of its heads together")
+        raise Unsupported(
+            f"{arch.name} is not a BERT: its layers differ, or heads x head size is not the model's width"
+        )
     return {
         "architectures": ["BertModel"],
         "model_type": "bert",

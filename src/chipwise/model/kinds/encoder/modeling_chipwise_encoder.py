@@ -1,6 +1,6 @@
 """A text encoder whose layers may differ from each other, for ``AutoModel`` with ``trust_remote_code=True``.
 
-Needs ``chipwise_blocks.py`` next to it. ``config.arch`` describes the layers: each has an attention block, a
+It needs ``chipwise_blocks.py`` in the same folder. ``config.arch`` describes the layers: each has an attention block, a
 feed-forward block, both or none, with a norm after each residual sum. Axes: B batch, T tokens, N heads, H head size, D
 width.
 """

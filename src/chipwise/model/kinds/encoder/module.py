@@ -34,7 +34,8 @@ class Encoder(nn.Module):
     def forward(self, tokens_BT: Tensor, mask_BT: Tensor | None = None, types_BT: Tensor | None = None) -> Tensor:
         """The last layer's states (B, T, D).
 
-        ``mask_BT`` is true (or 1) at text; by default everywhere. ``types_BT`` are the segments, 0 by default.
+        ``mask_BT`` is true (or 1) at text, false at padding; by default nothing is padding. ``types_BT`` are the
+        segment numbers, 0 by default.
         """
         x_BTD = self.embed(tokens_BT, types_BT)
         hidden_B11T = hidden_of(mask_BT)
@@ -43,7 +44,7 @@ class Encoder(nn.Module):
         return x_BTD
 
     def embed(self, tokens_BT: Tensor, types_BT: Tensor | None = None) -> Tensor:
-        """Inputs of the first layer (B, T, D)."""
+        """The first layer's input (B, T, D)."""
         x_BTD = self.embedding(tokens_BT) + self.positions.weight[: tokens_BT.shape[1]]
         if self.token_types is not None:
             x_BTD = x_BTD + (self.token_types.weight[0] if types_BT is None else self.token_types(types_BT))
@@ -61,14 +62,14 @@ class Encoder(nn.Module):
 
 
 def hidden_of(mask_BT: Tensor | None) -> Tensor | None:
-    """Mask that is added to scores: 0 at text, minus infinity at padding."""
+    """The mask that is added to attention scores: 0 at text, minus infinity at padding."""
     if mask_BT is None:
         return None
     return torch.zeros(mask_BT.shape, device=mask_BT.device).masked_fill(mask_BT == 0, float("-inf"))[:, None, None]
 
 
 def mean_pooled(x_BTD: Tensor, mask_BT: Tensor | None) -> Tensor:
-    """The mean of the states of the text's positions (B, D)."""
+    """The mean (B, D) of the states at the text's positions, without padding."""
     if mask_BT is None:
         return x_BTD.mean(1)
     weight = mask_BT.to(x_BTD.dtype)[..., None]

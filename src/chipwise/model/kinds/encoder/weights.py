@@ -1,4 +1,4 @@
-"""Weights of an encoder's tables and of its pooler."""
+"""Names and shapes of a text encoder's weights outside its layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from chipwise.model.blocks.weights import Shapes, linear, norm
 
 
 def stem(arch: ArchSpec) -> Shapes:
-    """The token, position and segment tables, and the norm of their sum."""
+    """Weights of the token, position and segment tables, and of the norm of their sum."""
     yield "embedding.weight", (arch.vocab_size, arch.d_model)
     yield "positions.weight", (arch.max_tokens, arch.d_model)
     segments = arch.stem.token_types
@@ -19,6 +19,6 @@ def stem(arch: ArchSpec) -> Shapes:
 
 
 def head(arch: ArchSpec) -> Shapes:
-    """The pooler, if there is one."""
+    """Weights of the pooler, if there is one."""
     if isinstance(arch.head, Pooler):
         yield from linear("pooler", arch.d_model, arch.d_model, bias=True)

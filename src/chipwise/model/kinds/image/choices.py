@@ -1,4 +1,4 @@
-"""Choices of image models: patches, stem, pooling, steps."""
+"""The search choices that only image models have: patches, stem, pooling, denoising steps and others."""
 
 from __future__ import annotations
 
@@ -54,26 +54,26 @@ _STEM = re.compile(r"conv\d+(-\d+)*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSpace(Choices):
-    """The input images, and the choices that only image models have; each field lists the possible values.
+    """The input images, and the search choices that only image models have. Each field lists the options.
 
-    ``stem`` is ``patches``, or ``conv16`` or ``conv8-16`` for convolutions with these numbers of channels before the
-    patches, each of which halves the image; ``pooling`` is a class token (``first``) or the mean of all positions;
-    ``positions`` are ``learned``, added to the patches, or ``relative``: a learned bias per head for each distance
-    between two patches. Which values can be combined follows from the sizes; a forbidden value is replaced by the
-    nearest allowed one, as with any condition. ``square`` is ``none``; windows such as ``7x7`` in older files are
-    rejected.
+    ``stem`` is ``patches``, or ``conv16`` or ``conv8-16``: convolutions with these numbers of output channels before
+    the patches. Each convolution halves the image's sides. ``pooling`` is a class token (``first``) or the mean of all
+    positions. ``positions`` are ``learned`` embeddings, added to the patches, or ``relative``: a learned bias per head
+    for each position of one patch relative to another. The sizes determine which values can be combined; a forbidden
+    value is replaced with the nearest allowed one. ``square`` must be ``none``: windows such as ``7x7``, which older
+    files may have, are rejected.
 
-    With ``steps`` the models are denoisers. ``training`` is ``flow``; the value ``shortcut`` of older files is
-    rejected. ``solver`` is ``euler``, or ``multistep``, which also uses the previous step's velocity (with as many
-    passes). A ``shift`` above 1 makes the first steps smaller and the last ones larger. ``guidance`` is the scale of
-    classifier-free guidance, which takes two passes per step; 1 is none. ``latents`` is how many pixels a latent covers
-    on each side: 2 or 4, by an autoencoder that the run trains, or 1 to generate pixels directly. Patches then count
-    latents.
+    With ``steps`` the models are denoisers. ``training`` must be ``flow``: ``shortcut``, which older files may have, is
+    rejected. ``solver`` is ``euler``, or ``multistep``, which also uses the previous step's velocity, without extra
+    passes. A ``shift`` above 1 makes the first steps smaller and the last steps larger. ``guidance`` is the scale of
+    classifier-free guidance, which takes two passes per step; 1 means no guidance. ``latents`` is the number of pixels
+    that a latent covers on each side: 2 or 4 (the run then trains an autoencoder), or 1 (models generate pixels).
+    With 2 or 4, ``patch`` counts latents instead of pixels.
 
-    With ``question``, the number of positions of a question, models answer questions about images; the classes are the
-    answers. ``merge`` combines four patches into one token: their ``mean``, or their concatenated values (``join``).
-    ``image_in`` is how the words attend to the image's tokens: as a ``prefix`` before them in one sequence, or by
-    cross-attention in every layer (``cross``), so that only words pass through the layers.
+    ``question`` is the number of words per question. If it is above 0, the models answer questions about images, and
+    the classes are the answers. ``merge`` combines four patches into one token: their ``mean``, or their concatenated
+    values (``join``). ``image_in`` states how the words attend to the image's tokens: as a ``prefix`` before the words
+    in one sequence, or by cross-attention in every layer (``cross``), so that only words pass through the layers.
     """
 
     noun: ClassVar[str] = "images"
@@ -108,12 +108,16 @@ class ImageSpace(Choices):
                 raise SpecError(f"patches of {patch} pixels do not divide images of {self.size}", field="patch")
         for factor in self.latents:
             if factor not in (PIXELS, *FACTORS) or self.size % factor:
-                raise SpecError(f"are of 1, 2 or 4 pixels that divide {self.size}, not {factor}", field="latents")
+                raise SpecError(
+                    f"must be 1, 2 or 4 pixels and divide the image's {self.size} pixels, not {factor}", field="latents"
+                )
             if factor > PIXELS and not any(self.size // factor % patch == 0 for patch in self.patch):
-                raise SpecError(f"no patch divides {self.size // factor} latents on each side", field="latents")
+                raise SpecError(
+                    f"no patch size divides the {self.size // factor} latents on each side of an image", field="latents"
+                )
         for stem in self.stem:
             if stem != PATCHES and not _STEM.fullmatch(stem):
-                raise SpecError(f"{stem!r} is no stem; write patches, conv16 or conv8-16", field="stem")
+                raise SpecError(f"unknown stem {stem!r}; write patches, conv16 or conv8-16", field="stem")
         if self.axes not in (1, 2):
             raise SpecError(f"must be 2 (images) or 1 (signals in time), not {self.axes}", field="axes")
         if self.square != (EVERYWHERE,):
@@ -122,84 +126,82 @@ class ImageSpace(Choices):
         if self.question:
             self._check_questions()
         elif self.words or self.merge != (NO_MERGE,) or self.image_in != (PREFIX,) or "last" in self.pooling:
-            text = "words, merging, image_in and pooling of the last need the length of a question"
+            text = "`words`, `merge`, `image_in` and `pooling: last` need a question length; set it here"
             raise SpecError(text, field="question")
         if self.steps:
             self._check_denoisers()
         else:
             for name, only in _DENOISERS_ALONE.items():
                 if getattr(self, name) != only:
-                    raise SpecError("only valid for denoisers: set `steps`", field=name)
+                    raise SpecError("only valid for denoisers, which need `steps`", field=name)
 
     def _check_questions(self) -> None:
         positive(self, "question", most=4096)
         if not 2 < self.words <= 1_000_000:
-            raise SpecError(f"of a question must be from 3 to 1,000,000, not {self.words}", field="words")
+            raise SpecError(f"must be from 3 to 1,000,000, not {self.words}", field="words")
         if self.axes != 2 or self.steps or self.positions != (LEARNED,):
-            raise SpecError("is asked about an image, with learned positions and no steps", field="question")
+            raise SpecError("needs images (axes: 2), learned positions and no steps", field="question")
         object.__setattr__(self, "pooling", ("last",))  # the answer is predicted from the last word's state
 
     def _check_denoisers(self) -> None:
         if self.stem != (PATCHES,) or self.axes != 2:
-            raise SpecError("a denoiser's stem is patches of an image; leave it out", field="stem")
+            raise SpecError("a denoiser always reads patches of an image; leave stem out", field="stem")
         if self.positions != (LEARNED,):
-            raise SpecError("of denoisers are learned; leave it out", field="positions")
+            raise SpecError("a denoiser always has learned positions; leave positions out", field="positions")
         object.__setattr__(self, "pooling", ("mean",))  # nothing is pooled, and there is no class token
         if any(steps < 1 for steps in self.steps):
             raise SpecError(f"must be at least 1, not {min(self.steps)}", field="steps")
         if any(not UNGUIDED <= scale <= MOST_GUIDANCE for scale in self.guidance):
-            raise SpecError(f"is from 1 (none) to {MOST_GUIDANCE:g}", field="guidance")
+            raise SpecError(f"must be from 1 (no guidance) to {MOST_GUIDANCE:g}", field="guidance")
         if "shortcut" in self.training:
             raise SpecError(NO_SHORTCUTS, field="training")
         if any(not 1 / MOST_SHIFT <= shift <= MOST_SHIFT for shift in self.shift):
-            raise SpecError(f"is from {1 / MOST_SHIFT:g} to {MOST_SHIFT:g}; 1 is none", field="shift")
+            raise SpecError(f"must be from {1 / MOST_SHIFT:g} to {MOST_SHIFT:g}; 1 means no shift", field="shift")
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Names of the whole-model choices that only image models have."""
+        """Names of the choices for the whole model (not for a layer) that only image models have."""
         questions = QUESTION_CHOICES if self.question else ()
         image_in = () if self.image_in == (PREFIX,) else (IMAGE_IN,)
         positions = () if self.positions == (LEARNED,) else POSITION_CHOICES
-        guided = () if self.guidance == (UNGUIDED,) else (GUIDANCE,)
-        latents = () if self.latents == (PIXELS,) else (LATENTS,)
         denoisers = DENOISER_CHOICES if self.steps else ()
-        solver = () if self.solver == ("euler",) else (SOLVER,)
-        shift = () if self.shift == (UNSHIFTED,) else (SHIFT,)
-        return (*IMAGE_CHOICES, *positions, *denoisers, *solver, *shift, *latents, *guided, *questions, *image_in)
+        sampler = (name for name in (SOLVER, SHIFT, LATENTS, GUIDANCE) if getattr(self, name) != _DENOISERS_ALONE[name])
+        return (*IMAGE_CHOICES, *positions, *denoisers, *sampler, *questions, *image_in)
 
     @property
     def frames(self) -> int | None:
-        """One image; None for signals, and for images that are generated in steps."""
+        """Number of images in a request: 1, or None for signals and for denoisers."""
         return 1 if self.seconds is None and not self.steps else None
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of a signal, whose frames are 10 ms apart; None for images."""
+        """Length of a signal in seconds (its frames are 10 ms apart); None for images."""
         return self.size / FRAMES_PER_S if self.axes == 1 else None
 
     @property
     def outputs(self) -> int:
-        """Rows of the head's matrix."""
+        """Number of rows in the head's matrix."""
         return self.classes
 
     @property
     def off_sheets(self) -> str:
-        """Why data sheets cannot price denoisers; empty for other models."""
-        return "models that make images in steps" if self.steps else ""
+        """A phrase naming denoisers, whose costs cannot be predicted from data sheets; empty for other models."""
+        return "models that generate images in steps" if self.steps else ""
 
     def unfit_norm(self, norm: Norm) -> str:
-        """Why these models cannot have ``norm``; empty if they can."""
-        return "denoisers have LayerNorm; write norm: layernorm" if self.steps and norm != "layernorm" else ""
+        """An error message if these models cannot have ``norm``; else empty."""
+        return "denoisers need LayerNorm; write norm: layernorm" if self.steps and norm != "layernorm" else ""
 
     def _wide_enough(self, widths: tuple[int, ...]) -> Implied:
-        """Conditions that keep a denoiser's width at least as large as the number of values per patch.
+        """Conditions that make a denoiser's width at least the number of values in a patch.
 
-        Noise cannot be represented in fewer values than it has, so a narrower model cannot separate it from the image.
-
-        Further conditions limit the patch sizes of latents.
+        A narrower model cannot represent all of a patch's noise, so it cannot separate noise and image. It is an error
+        if all listed widths are too small for a patch size. If ``latents`` lists a value other than 1, a patch size
+        that is too large for all widths is excluded instead. It is then an error only if no patch size remains for some
+        value of ``latents``.
 
         Raises:
-            SpecError: No listed width is as large as the values of a patch.
+            SpecError: All listed widths are too small for a patch size, or no patch size is left.
         """
         for factor in self.latents if self.steps else ():
             whose = {} if self.latents == (PIXELS,) else {LATENTS: [factor]}
@@ -208,19 +210,19 @@ class ImageSpace(Choices):
                 values = patch**self.axes * self.channels * factor
                 wide = [width for width in widths if width >= values]
                 if not wide and not whose:
-                    text = f"none is as wide as a patch of {patch} pixels has values, {values}; list a wider one, or"
-                    raise SpecError(f"{text} leave the patch out", field="d_model")
+                    text = f"must be at least {values}, the number of values in a patch of size {patch}; list such a"
+                    raise SpecError(f"{text} width or leave the patch size out", field="d_model")
                 fitting += [patch] if wide else []
                 if wide and len(wide) < len(widths):
                     yield {"patch": [patch], **whose}, {"d_model": wide}
             if not fitting:
-                text = f"none is as wide as any patch of latents of {factor} pixels has values; list a wider one"
+                text = f"must be at least the number of values in a patch (latents: {factor}); list a larger width"
                 raise SpecError(text, field="d_model")
             if whose and len(fitting) < len(self.patch):
                 yield whose, {"patch": fitting}
 
     def conditions(self, widths: tuple[int, ...]) -> Implied:
-        """Conditions that follow from the sizes."""
+        """Conditions that follow from the input sizes and the listed widths."""
         for patch in self.patch:
             stems = [stem for stem in self.stem if self._halves(patch, len(convs_of(stem)))]
             if len(stems) < len(self.stem):
@@ -234,65 +236,52 @@ class ImageSpace(Choices):
         yield from self._wide_enough(widths)
 
     def attention(self, heads: tuple[int | str, ...], kv_heads: tuple[int, ...]) -> tuple[Parts, ...]:
-        """Heads, as many KV heads, and the constant that older runs stored for attention without windows."""
+        """Tuples (heads, KV heads, ``none``), with as many KV heads as heads.
+
+        Older runs stored ``none`` for attention without windows.
+        """
         return tuple((each, each, EVERYWHERE) for each in heads)
 
     def completed(self, layer: Chosen) -> dict[str, Any]:
-        """The choices of a layer in the form that earlier runs stored."""
+        """The choices of a layer, with ``square``, which earlier runs stored."""
         return {"square": EVERYWHERE, **layer}
 
     def parts(self, layer: Chosen) -> Parts:
-        """The item of :meth:`attention` that ``layer`` has chosen."""
+        """The tuple for the choices in ``layer``, in the form that :meth:`attention` returns."""
         return layer["heads"], layer["kv_heads"], layer.get("square", EVERYWHERE)
 
     def layer(self, chosen: Chosen, parts: Parts, *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
-        """A layer with ViT's biases, and with a position-bias table and cross-attention if these are chosen."""
+        """A layer with biases as in ViT, and with position biases and cross-attention if ``chosen`` has them."""
         learned = chosen.get("positions", LEARNED) == LEARNED
         biases = 0 if learned else bias_rows(self.stem_of(chosen))
         layer = bidirectional(parts, head_size=head_size, ffn=ffn, relative_buckets=biases)
         return replace(layer, cross=layer.attention if self.crosses(chosen) else None)
 
     def arch(self, chosen: Chosen, layers: Iterable[Layer], whole: Whole) -> ArchSpec:
-        """The classifier or denoiser of ``layers`` with the stem and pooling that ``chosen`` describes."""
+        """Builds the classifier or denoiser from ``layers`` and from the stem and head that ``chosen`` describes."""
         stem = self.stem_of(chosen)
         denoiser = denoiser_of(chosen, self)
         if denoiser is not None:
-            return ArchSpec(
-                name=whole.name,
-                stem=stem,
-                head=denoiser,
-                d_model=whole.d_model,
-                layers=tuple(layers),
-                max_tokens=stem.tokens,
-                norm="layernorm",
-                norm_weight=False,
-                norm_eps=1e-6,
-                positions="learned",
-            )
+            norms = {"norm": "layernorm", "norm_weight": False, "norm_eps": 1e-6}
+            model = whole.around(layers)
+            return model(stem=stem, head=denoiser, max_tokens=stem.tokens, positions="learned", **norms)
         read = self.asked(chosen, whole.d_model) if self.question else stem
-        return ArchSpec(
-            name=whole.name,
-            d_model=whole.d_model,
-            layers=tuple(layers),
-            norm=whole.norm,
-            norm_bias=whole.norm == "layernorm",
-            positions="learned" if chosen.get("positions", LEARNED) == LEARNED else "none",
-            head=Classes(count=self.classes, pooling="last" if self.question else chosen["pooling"]),
-            stem=read,
-            max_tokens=read.request_tokens,
-        )
+        positions = "learned" if chosen.get("positions", LEARNED) == LEARNED else "none"
+        head = Classes(count=self.classes, pooling="last" if self.question else chosen["pooling"])
+        model = whole.around(layers, bias=True)
+        return model(stem=read, head=head, max_tokens=read.request_tokens, positions=positions)
 
     def other_input(self, arch: ArchSpec, *, run: str) -> str:
-        """Why ``arch`` cannot read this run's images; empty if it can."""
+        """An error message if ``arch`` cannot read the images of ``run``; else empty."""
         if arch.reads != "image":
-            return f"{arch.name} reads no images or spectrograms, which {run} has"
+            return f"{arch.name} does not read images or spectrograms, but {run} has such data"
         stem = image_of(arch.stem)
         wanted = {"size": self.size, "channels": self.channels, "classes": self.classes, "axes": self.axes}
         got = {"size": stem.image_size, "channels": stem.channels, "classes": arch.outputs, "axes": stem.axes}
         return other_sizes(arch, run=run, got=got, wanted=wanted)
 
     def _halves(self, patch: int, times: int) -> bool:
-        """Whether patch and image sizes can be halved ``convs`` times."""
+        """Whether patch size and image size can both be halved ``times`` times without a remainder."""
         each = int(CONV_STRIDE**times)
         return patch % each == 0 and self.size % each == 0
 
@@ -310,7 +299,7 @@ class ImageSpace(Choices):
         )
 
     def asked(self, choices: Chosen, d_model: int) -> QuestionStem:
-        """The stem of a model that answers questions about the images of ``image``."""
+        """The stem of a model that answers questions about this space's images."""
         merge = choices.get("merge", NO_MERGE)
         projector = Projector(widths=(d_model, d_model), pool=2 if merge == MEAN else 1, join=2 if merge == JOIN else 1)
         question = Question(words=self.words, tokens=self.question)
@@ -321,19 +310,19 @@ class ImageSpace(Choices):
         return bool(choices.get(IMAGE_IN, PREFIX) == CROSS)
 
     def request_tokens(self, chosen: Chosen) -> int:
-        """Positions per request in the layers."""
+        """Number of positions per request that pass through the layers."""
         if self.crosses(chosen):
             return self.question
         if self.question:
-            return self.asked(chosen, 1).positions
+            return self.asked(chosen, 1).tokens
         return self.stem_of(chosen).tokens
 
 
 def denoiser_of(choices: Chosen, image: ImageSpace) -> Denoiser | None:
-    """The denoiser head that ``choices`` describe; None if images are classified."""
+    """The denoiser head that ``choices`` describe; None if the models classify images."""
     if not image.steps:
         return None
-    steps = choices.get("steps", 1)  # 1 while single blocks are priced: their price does not depend on steps
+    steps = choices.get("steps", 1)  # 1 while the cost of single blocks is predicted, which does not depend on steps
     guidance, factor = choices.get(GUIDANCE, UNGUIDED), choices.get(LATENTS, PIXELS)
     latents = None if factor == PIXELS else Latents(factor=factor, channels=image.channels)
     return Denoiser(

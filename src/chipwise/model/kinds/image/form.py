@@ -1,7 +1,7 @@
 """Image classifiers that chipwise builds, trains and exports itself.
 
-The models consist of patches, optionally after convolutions; a class token or pooled positions; learned positions or
-biases for pairs of positions; pre-norm layers; and a matrix over classes.
+The models consist of patches, optionally after convolutions; a class token or mean pooling; learned positions or
+position biases; pre-norm layers; and a matrix over classes.
 """
 
 from __future__ import annotations
@@ -36,49 +36,49 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
     asked, stem = question_of(arch.stem), image_of(arch.stem)
     yield from unbuilt(arch, free=FREE)
     if not isinstance(arch.head, Classes):
-        yield f"head = {arch.head.name!r} is not built for images"
+        yield f"head = {arch.head.name!r} is not supported for images"
     if arch.head.pooling == "attention":
-        yield "pooling by attention is not built"
+        yield "pooling by attention is not supported"
     if arch.positions not in (("learned", "none") if asked is None else ("learned",)):
-        yield f"positions = {arch.positions!r} is not built for images"
+        yield f"positions = {arch.positions!r} is not supported for images"
     if stem.mask_token:
-        yield "a stem with a mask token is not built"
+        yield "a stem with a mask token is not supported"
     if stem.stages or stem.stem_norm:
-        yield "narrower layers on finer grids before the model's own (Swin) are not built"
+        yield "narrower layers on finer grids before the model's own (Swin) are not supported"
     if stem.sides[-1] % stem.edge:
-        yield f"patches of {stem.patch} pixels that do not divide an image of {stem.image_size} are not built"
+        yield f"patches of {stem.patch} pixels that do not divide an image of {stem.image_size} are not supported"
     if asked is None and arch.max_tokens != stem.tokens:
-        yield f"{arch.max_tokens} positions for {stem.tokens} tokens are not built"
+        yield f"max_tokens = {arch.max_tokens} is not supported for a stem with {stem.tokens} positions"
     if any(side % 2 for side in stem.sides[:-1]):
-        yield f"convolutions that halve {stem.image_size} pixels unevenly are not built"
+        yield f"images of {stem.image_size} pixels, which the convolutions cannot halve evenly, are not supported"
     if asked is not None and stem.bias:
-        yield "a question with a projector behind a stem with biases is not built"
+        yield "a question is not supported if the image's patch matrix has a bias"
     if arch.head.token_width:
-        yield "a projector without a question is not built"
+        yield "a projector without a question is not supported"
     if asked is not None:
         projector = asked.projector
         plain = replace(projector, widths=(arch.d_model,) * 2, pool=1, join=1)
         if plain != Projector(widths=(arch.d_model,) * 2) or projector.pool * projector.join not in (1, 2):
-            yield "a projector other than two matrices behind none or four patches averaged or joined is not built"
+            yield "a projector must have two matrices and read one patch, or four averaged or joined patches"
     biased = any(isinstance(layer.attention, Attention) and layer.attention.relative_buckets for layer in arch.layers)
     if biased and (arch.positions == "learned" or asked is not None or stem.prefix_tokens > 1):
-        yield "position biases beside learned positions, a question or several tokens before the patches are not built"
+        yield "position biases are not supported together with learned positions, a question or several prefix tokens"
     yield from layer_departures(arch, free=_PLACED)
     yield from _bias_departures(arch, stem)
 
 
 def _bias_departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
-    """Position-bias tables whose rows do not match the distances between positions."""
+    """A phrase for each position-bias table that does not have one row for each distance between positions."""
     for i, layer in enumerate(arch.layers):
         block = layer.attention
         if not isinstance(block, Attention) or not block.relative_buckets:
             continue
         if block.relative_buckets != (rows := bias_rows(stem)):
-            yield f"layers[{i}].attention.relative_buckets = {block.relative_buckets} for {rows} distances is not built"
+            yield f"layers[{i}].attention.relative_buckets = {block.relative_buckets} must be {rows}, one per distance"
 
 
 def layer_departures(arch: ArchSpec, *, free: Collection[str] = ()) -> Iterator[str]:
-    """Reasons why layers of an image model are not built; attention may set the ``later`` fields ``free``."""
+    """Reasons why layers of an image model are not supported. Fields in ``free`` may have any value."""
 
     def in_layer(layer: Layer) -> Iterator[str]:
         yield from encoding_departures(layer, free=(*FREE, *free), where=_WHERE)
@@ -100,9 +100,9 @@ def _does(arch: ArchSpec) -> str:
     asked, stem = question_of(arch.stem), image_of(arch.stem)
     size = " x ".join(str(stem.image_size) for _ in range(stem.axes))
     if asked is not None:
-        return f"answers questions about images of {size}"
+        return f"answers questions about images of {size} pixels"
     kind = "images" if stem.axes == 2 else "spectrograms"
-    return f"tells {arch.outputs:,} classes of {kind} of {size} apart, in {stem.channels} channels"
+    return f"classifies {kind} of {size} in {stem.channels} channels into {arch.outputs:,} classes"
 
 
 def _modelling(arch: ArchSpec) -> Modelling:
@@ -114,17 +114,17 @@ def _modelling(arch: ArchSpec) -> Modelling:
 
 
 def stem_words(stem: ImageStem) -> str:
-    """Words for patches and convolutions, as in a run file."""
+    """The patch size and convolutions as words of a design's summary, spelled as in a run file."""
     return f"p{stem.patch} conv{'-'.join(map(str, stem.convs))}" if stem.convs else f"p{stem.patch} patches"
 
 
 def seen_words(arch: ArchSpec) -> str:
-    """The word ``relative`` if attention has biases by distance; otherwise empty."""
+    """The word ``relative`` if attention has position biases; otherwise empty."""
     return " relative" if any(layer.attention and layer.attention.relative_buckets for layer in arch.layers) else ""
 
 
 def sketch(arch: ArchSpec) -> Sketch:
-    """The stem, the pooling or the question's positions, and biases by distance, for tables of designs."""
+    """The words in a design's summary that describe its stem, its pooling or question, and its position biases."""
     words, seen, asked = stem_words(image_of(arch.stem)), seen_words(arch), question_of(arch.stem)
     if asked is not None:
         merged = "joined " if asked.projector.join > 1 else "mean " if asked.projector.pool > 1 else ""
@@ -135,21 +135,21 @@ def sketch(arch: ArchSpec) -> Sketch:
 
 
 def same_patches(sub: ArchSpec, whole: ArchSpec) -> None:
-    """Checks that two stems differ only in their convolutions' channels; other patches would contain other pixels.
+    """Checks that two stems differ only in their convolutions' channels, so both cut an image into the same patches.
 
     Raises:
-        SpecError: They differ in more, or one of the models answers questions.
+        SpecError: The stems differ in something else, or one of the models answers questions.
     """
     if any(question_of(stem) is not None for stem in (sub.stem, whole.stem)):
-        raise SpecError("models of questions about images share no weights by cutting", field="question")
+        raise SpecError("models that answer questions about images cannot be cut from larger ones", field="question")
     same_ends(sub, whole)
     small, large = sub.stem_as(ImageStem), whole.stem_as(ImageStem)
     if replace(small, convs=large.convs) != large or len(small.convs) != len(large.convs):
-        raise SpecError("images are cut into other patches than the whole's", field="stem")
+        raise SpecError("must cut images into the same patches as the larger model", field="stem")
 
 
 def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple[AnyArray, ...]:
-    """Random images, with random question words if the model answers questions."""
+    """A batch of random images, with random question words if the model answers questions."""
     images, asked = random_signals(arch, generator, batch), question_of(arch.stem)
     if asked is None:
         return images
@@ -163,8 +163,7 @@ CLASSIFIER = Form(
     departures=_departures,
     does=_does,
     weights=(weights.stem, weights.classes),
-    graph="image.graph",
-    module="image.module",
+    package="image",
     modelling=_modelling,
     folders="image.hf",
     inputs=_inputs,

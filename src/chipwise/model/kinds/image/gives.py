@@ -13,7 +13,7 @@ Gives = Literal["states", "vector", "logits", "tokens"]
 
 
 def gives(arch: ArchSpec) -> Gives:
-    """Kind of output for an image: all positions' ``states``, one ``vector``, ``logits``, or a decoder's ``tokens``."""
+    """The kind of output for an image: ``states`` of all positions, a ``vector``, ``logits``, or decoder ``tokens``."""
     if arch.head.token_width:
         return "tokens"
     if isinstance(arch.head, Classes):
@@ -23,7 +23,7 @@ def gives(arch: ArchSpec) -> Gives:
 
 
 def as_run(arch: ArchSpec) -> ArchSpec:
-    """``arch`` as it is computed: without trailing layers whose results are unused, and then without the final norm."""
+    """``arch`` without its last layers if the projector does not use them, and then also without the final norm."""
     if gives(arch) != "tokens" or not (projector := arch.head_as(Projector)).unused_layers:
         return arch
     kept = arch.layers[: len(arch.layers) - projector.unused_layers]

@@ -27,12 +27,12 @@ def _stem(s: Stream) -> None:
 
 
 def attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool) -> str:
-    """Attention over the positions of an image, before the output projection."""
+    """Attention over all positions of an image, before the output projection."""
     return add_attend(s.graph, block, image_of(s.arch.stem), layer=layer, x=x, d_model=s.arch.d_model)
 
 
 def _drop(s: Stream, y: str, place: str) -> str:
-    """Keeps only the position that is pooled."""
+    """Keeps only the position that the head reads."""
     last = s.arch.head.pooling == "last"
     s.x, s.positions = add_first(s.graph, s.x, last=last), 1
     return add_first(s.graph, y, last=last)
@@ -43,7 +43,7 @@ def _head(s: Stream) -> None:
 
 
 def _metadata(s: Stream) -> dict[str, object]:
-    """Metadata: shape of the image, (C, Y, X) or (C, X), and the words per question if the model answers questions."""
+    """The metadata entries: the image's shape, (C, Y, X) or (C, X), and the number of words per question if any."""
     image, asked = image_of(s.arch.stem), question_of(s.arch.stem)
     words = {} if asked is None else {"question": asked.question.tokens}
     return {"encodes": "classes", "image": list(image.shape), "kv": [], **words}
@@ -53,7 +53,7 @@ NODES = Nodes(stem=_stem, attend=attend, head=_head, drop=_drop, metadata=_metad
 
 
 def _with_question(graph: GraphBuilder, arch: ArchSpec, asked: QuestionStem, x: str) -> tuple[str, str]:
-    """Residual stream of a model that answers questions, and the input of its cross-attention, with positions added.
+    """Residual stream and cross-attention input of a model that answers questions, with positions added.
 
     The stream is the image's tokens followed by the embedded input ``words`` (B, Q); with cross-attention, it is only
     the words, and the image's normed tokens are returned separately.
@@ -62,7 +62,7 @@ def _with_question(graph: GraphBuilder, arch: ArchSpec, asked: QuestionStem, x: 
     x = add_projector(graph, asked.projector, asked.image, x, d_model=d)
     last = f"projector.matrices.{len(asked.projector.widths) - 1}.bias"
     given = graph.input("words", TensorProto.INT64, ["batch", question.tokens])
-    rows = graph.store("words.weight", lambda: graph.weight("words.weight", (question.words, d)))
+    rows = graph.tensor("words.weight", question.words, d)
     words = graph.node("Gather", [rows, given], "question", axis=0)
 
     def table() -> AnyArray:

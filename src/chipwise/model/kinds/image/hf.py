@@ -1,4 +1,4 @@
-"""Image classifiers in Hugging Face folders of transformers' own classes: ViT and DeiT."""
+"""Image classifiers in Hugging Face folders for transformers' own classes ViT and DeiT."""
 
 from __future__ import annotations
 

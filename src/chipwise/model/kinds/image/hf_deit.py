@@ -1,7 +1,8 @@
 """DeiT classifiers in Hugging Face folders: the names of their weights.
 
 References:
-    Names on disk: ``DeiTForImageClassification`` of transformers, of version 4 (as published checkpoints have) and 5.
+    Names on disk: ``DeiTForImageClassification`` of transformers 4, whose names published checkpoints use, and of
+        transformers 5.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.image.hf_vit import BLOCKS, OUTSIDE
 from chipwise.model.walk.weights import weight_shapes
 
-# DeiT's names of version 4 are those of ViT.
+# In transformers 4, DeiT's weights have the same names as ViT's.
 _OUTSIDE = {theirs.removeprefix("vit."): ours for ours, theirs in OUTSIDE.items()}
 _BLOCKS = {theirs: ours for ours, theirs in BLOCKS.items()}
 _NEWER = {  # names of transformers 5, with the corresponding names of version 4
@@ -31,7 +32,10 @@ _DEIT = re.compile(r"(?:encoder\.layer|layers)\.(\d+)\.(.+)")
 
 
 def from_deit(arch: ArchSpec, tensors: Mapping[str, Float32Array]) -> dict[str, Float32Array]:
-    """A DeiT checkpoint's weights under chipwise's names; its two tokens become rows of one table. Other names stay."""
+    """A DeiT checkpoint's weights under chipwise's names; unknown names are kept.
+
+    The class token and the distillation token become the rows of one table.
+    """
     found: dict[str, Float32Array] = {}
     tokens = {}
     for full, value in tensors.items():

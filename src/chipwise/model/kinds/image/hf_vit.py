@@ -15,6 +15,7 @@ from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import Activation, FeedForward
 from chipwise.model.arch.mixers import Attention
+from chipwise.model.kinds.form import published_name
 from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.walk.weights import weight_shapes
@@ -39,7 +40,7 @@ ACTIVATIONS: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_new", "
 
 
 def is_vit(arch: ArchSpec) -> bool:
-    """Whether ``ViTForImageClassification`` computes exactly ``arch``: equal layers, a class token, no convolutions."""
+    """Whether ``ViTForImageClassification`` computes exactly ``arch``: equal layers, class token, no convolutions."""
     first = arch.layers[0]
     attention, ffn = first.attention, first.ffn
     given = arch.stem
@@ -65,7 +66,7 @@ def vit_config(arch: ArchSpec) -> dict[str, object]:
     first = arch.layers[0]
     stem = arch.stem_as(ImageStem)
     if not is_vit(arch) or first.attention is None or first.ffn is None:
-        raise Unsupported(f"{arch.name} is no ViT: its layers differ, or it has convolutions or no class token")
+        raise Unsupported(f"{arch.name} is not a ViT: its layers differ, it has convolutions, or it has no class token")
     return {
         "architectures": ["ViTForImageClassification"],
         "model_type": "vit",
@@ -86,24 +87,18 @@ def vit_config(arch: ArchSpec) -> dict[str, object]:
 
 
 def labels_of(arch: ArchSpec, names: tuple[str, ...] = ()) -> dict[str, object]:
-    """The config fields that name the classes; classes are named by number if ``names`` is missing."""
+    """The config fields that name the classes; without ``names``, a class is named by its number."""
     shown = names or tuple(f"LABEL_{i}" for i in range(arch.outputs))
     return {"id2label": {str(i): name for i, name in enumerate(shown)}, "label2id": {n: i for i, n in enumerate(shown)}}
 
 
 def vit_name(name: str) -> str:
-    """The name in a ViT checkpoint of chipwise's weight ``name``."""
-    if name in _TABLES:
-        return _TABLES[name]
-    place, _, kind = name.rpartition(".")
-    if place in OUTSIDE:
-        return f"{OUTSIDE[place]}.{kind}"
-    _, number, block = place.split(".", 2)
-    return f"vit.encoder.layer.{number}.{BLOCKS[block]}.{kind}"
+    """The name that chipwise's weight ``name`` has in a ViT checkpoint."""
+    return _TABLES[name] if name in _TABLES else published_name(name, OUTSIDE, BLOCKS, "vit.encoder.layer")
 
 
 def to_vit(arch: ArchSpec, stem: ImageStem, weights: Mapping[str, Float32Array]) -> dict[str, Float32Array]:
-    """``weights`` with ViT's names and shapes: the patch matrix as a convolution, tables with a leading axis of 1."""
+    """``weights`` with ViT's names and shapes: the patch matrix as a convolution, and tables with a first axis of 1."""
     found = {}
     for name, value in weights.items():
         if name == "stem.projection.weight":
@@ -113,7 +108,7 @@ def to_vit(arch: ArchSpec, stem: ImageStem, weights: Mapping[str, Float32Array])
 
 
 def from_vit(arch: ArchSpec, tensors: Mapping[str, Float32Array]) -> dict[str, Float32Array]:
-    """A ViT checkpoint's weights under chipwise's names; unknown names are kept."""
+    """A ViT checkpoint's weights under chipwise's names. Unknown weights keep their names."""
     shapes = weight_shapes(arch)
     names = {vit_name(name): name for name in shapes}
     found = {}

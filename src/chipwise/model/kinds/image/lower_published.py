@@ -31,7 +31,7 @@ def _stem(at: Pass) -> None:
 
 
 def _head(at: Pass) -> None:
-    """Adds the last sum and norm, and the operators that pool or project the states."""
+    """Adds the operators after the layers: residual sum and norm, then pooling, projection or projector."""
     arch, batch, d, kind = at.arch, at.batch, at.arch.d_model, gives(at.arch)
     stem = arch.stem_as(ImageStem)
     patches = Elementwise(function="split", elements=batch * stem.patches * d)
@@ -65,26 +65,25 @@ def _head(at: Pass) -> None:
 
 
 def _pooled(arch: ArchSpec, *, positions: int, batch: int) -> Iterator[tuple[str, Op]]:
-    """Attention pooling: one learned query over all ``positions``, a norm, and a feed-forward, in FP32."""
+    """Operators of attention pooling, in FP32: one learned query over all ``positions``, a norm and a feed-forward."""
     d, last, rows = arch.d_model, arch.layers[-1], batch * positions
     assert last.attention is not None  # as ``IMAGE_ENCODER.require`` has checked; likewise the feed-forward
     assert last.ffn is not None
     yield "queries", Elementwise(function="pad", elements=batch * d)
     yield "kv", Matmul(m=rows, k=d, n=2 * d, weights="fp32", bias=True)
     yield "split", Elementwise(function="split", elements=2 * rows * d)
-    yield (
-        "attend",
-        AttentionOp(
-            batch=batch,
-            query_tokens=1,
-            past_tokens=positions - 1,
-            heads=last.attention.heads,
-            kv_heads=last.attention.heads,
-            head_size=d // last.attention.heads,
-            rope=False,
-            causal=False,
-        ),
+    heads = last.attention.heads
+    attend = AttentionOp(
+        batch=batch,
+        query_tokens=1,
+        past_tokens=positions - 1,
+        heads=heads,
+        kv_heads=heads,
+        head_size=d // heads,
+        rope=False,
+        causal=False,
     )
+    yield "attend", attend
     yield "out", Matmul(m=batch, k=d, n=d, weights="fp32", bias=True)
     yield "norm", lower_norm(arch, rows=batch, skip=False)
     for name, op in lower_ffn(last.ffn, d_model=d, weights="fp32", rows=batch):

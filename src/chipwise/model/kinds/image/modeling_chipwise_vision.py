@@ -1,10 +1,10 @@
 """An image classifier whose layers may differ from each other, for ``AutoModelForImageClassification`` with
 ``trust_remote_code=True``.
 
-Needs ``chipwise_blocks.py`` beside it. ``config.arch`` describes the stem and the layers: patches, optionally after
-convolutions; pre-norm layers of attention over all positions and feed-forwards; learned positions or a bias for each
-distance; a class token or the mean of all positions. A question's words may follow the image's tokens, or attend to
-them by cross-attention. Axes: B batch, C channels, Y and X rows and columns, T tokens, S image tokens for
+It needs ``chipwise_blocks.py`` in the same folder. ``config.arch`` describes the stem and the layers: patches,
+optionally after convolutions; pre-norm layers of feed-forwards and attention over all positions; learned positions or a
+bias for each distance; a class token or the mean of all positions. A question's words may follow the image's tokens, or
+attend to them by cross-attention. Axes: B batch, C channels, Y and X rows and columns, T tokens, S image tokens for
 cross-attention, P distances, N heads, H head size, D width.
 """
 
@@ -48,7 +48,7 @@ class Patches(nn.Module):
         self.prefix = nn.Embedding(prefix, d_model) if prefix else None
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
-        """The patches before positions are added, (B, T, D)."""
+        """The class token, if there is one, and the projected patches (B, T, D), without positions."""
         for conv in self.convs:
             x_BCYX = F.gelu(conv(x_BCYX))
         x_BTD = self.projection(cut_patches(x_BCYX, self.edge))
@@ -89,12 +89,12 @@ class ImageAttentionBlock(AttentionBlock):
         self.stem = arch["stem"]
 
     def forward(self, x_BTD: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The block's output, without the residual; ``mask`` is the table of position biases, (P, N)."""
+        """The block's output, without the residual. ``mask`` is the table of position biases, (P, N)."""
         bias = None if mask is None else mask[self.places(mask.device)].permute(2, 0, 1)[None]
         return super().forward(x_BTD, bias)
 
     def places(self, device: torch.device) -> Tensor:
-        """The row of the table for each pair of positions of an image and its class token."""
+        """For each pair of positions, including a class token: the pair's row in the table of position biases."""
         stem, axes = self.stem, self.stem.get("axes", 2)
         side = stem["image_size"] // stem["patch"]
         rows = (2 * side - 1) ** axes
@@ -110,7 +110,7 @@ class ImageAttentionBlock(AttentionBlock):
 
 
 class CrossAttentionBlock(Projections):
-    """Cross-attention: every word attends to all tokens of the image."""
+    """Cross-attention of every word to all tokens of the image."""
 
     def forward(self, x_BTD: Tensor, image_BSD: Tensor) -> Tensor:
         """The block's output, without the residual."""
@@ -126,7 +126,7 @@ def make_tables(arch: dict[str, Any]) -> nn.ModuleDict:
 
 
 class ChipwiseForImageClassification(ArchModel):
-    """The classifier."""
+    """Classifies images, or answers questions about them: each class is then an answer."""
 
     main_input_name = "pixel_values"
 
@@ -156,14 +156,14 @@ class ChipwiseForImageClassification(ArchModel):
     ) -> ImageClassifierOutput | tuple[Tensor, ...]:
         """Logits (B, classes) of images (B, C, Y, X), and the loss if ``labels`` are given.
 
-        A model that answers questions also takes their words ``input_ids`` (B, Q); its classes are the answers.
+        A model that answers questions also needs the question's words ``input_ids`` (B, Q); its classes are answers.
         """
         x_BTD = self.stem(pixel_values)
         if self.projector is not None:
             x_BTD = self.projector(x_BTD)
         if self.words is not None:
             if input_ids is None:
-                raise ValueError("this model answers questions: give their words as input_ids")
+                raise ValueError("this model answers questions: pass the question's words as input_ids")
             x_BTD = torch.cat((x_BTD, self.words(input_ids)), dim=1)
         if self.learned:
             x_BTD = x_BTD + self.positions.weight
@@ -183,7 +183,7 @@ class ChipwiseForImageClassification(ArchModel):
 
 
 class ChipwiseForAudioClassification(ChipwiseForImageClassification):
-    """The classifier of signals: log-mel spectrograms."""
+    """A classifier of signals, such as log-mel spectrograms."""
 
     main_input_name = "input_values"
 

@@ -30,7 +30,7 @@ def make_tables(arch: ArchSpec) -> nn.ModuleDict:
 
 
 class ImageClassifier(nn.Module):
-    """An image classifier. Call :func:`initialise` after construction: the parameters are not initialised before."""
+    """An image classifier. Its parameters have no valid values until :func:`initialise` or loaded weights set them."""
 
     def __init__(self, arch: ArchSpec) -> None:
         CLASSIFIER.require(arch, work="built in torch")
@@ -50,7 +50,7 @@ class ImageClassifier(nn.Module):
         self.head = nn.Linear(arch.d_model, arch.outputs)
 
     def forward(self, image_BCYX: Tensor, words_BQ: Tensor | None = None) -> Tensor:
-        """Logits (B, classes) of images, or of the answers to questions ``words_BQ`` about them."""
+        """Logits (B, classes) of images or, with question words ``words_BQ``, of the answers to the questions."""
         x_BTD = self.stem(image_BCYX)
         if self.projector is not None:
             x_BTD = self.projector(x_BTD)
@@ -72,17 +72,8 @@ class ImageClassifier(nn.Module):
         return self.head(self.norm(x_BTD).mean(1))  # type: ignore[no-any-return]
 
 
-def initialise(model: ImageClassifier, *, seed: int) -> ImageClassifier:
-    """Fills the parameters: normal with 1/√fan-in, residual outputs scaled down by depth, positions and head small.
-
-    References:
-        Deviation 0.02 of positions and class token: Touvron et al. 2021 (DeiT), section 5.
-    """
-    return fill(model, seed=seed, depth=len(model.arch.layers), deviation=_deviation)
-
-
-def _deviation(name: str) -> float | None:
-    return 0.02 if name.startswith(("stem.prefix", "positions", "head", "words")) else None
-
-
+_SMALL = ("stem.prefix", "positions", "head", "words")
+# Deviation 0.02 of positions and class token: Touvron et al. 2021 (DeiT), section 5.
+initialise = partial(fill, deviation=lambda name: 0.02 if name.startswith(_SMALL) else None)
+"""Fills parameters like :func:`chipwise.model.nn.fresh.fill`; class token, tables and head have deviation 0.02."""
 MODULE = ImageClassifier

@@ -1,6 +1,7 @@
-"""Published image encoders, which are predicted, but neither exported nor trained.
+"""Published image encoders. chipwise predicts their costs, but neither exports nor trains them.
 
-They are DINOv2, CLIP's and SigLIP's towers, ViT without classes, BEiT, and the towers of vision-language models.
+They are DINOv2, BEiT, ViT without a classification head, and the image towers of CLIP, SigLIP and vision-language
+models.
 
 They have patches with learned positions or relative position biases (BEiT), optionally a norm of the patches (CLIP),
 and pre-norm layers whose blocks' outputs may be scaled (DINOv2, BEiT). The output is the states of all positions, one
@@ -28,11 +29,11 @@ _FREE = {
     "stem", "head", "pooling", "causal", "embedding_norm", "final_norm", "scale", "projector", "projection",
     "mask_token", "classes", "relative_buckets", "key_bias",
 }  # fmt: skip
-_WHERE = "in encoders of images"
+_WHERE = "in image encoders"
 
 
 def _encodes(arch: ArchSpec) -> bool:
-    """Whether an image model has no classes, or scaled blocks."""
+    """True unless the model is a classifier whose blocks have no learned scale factors."""
     return not isinstance(arch.head, Classes) or any(layer.scale for layer in arch.layers)
 
 
@@ -41,52 +42,52 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
     yield from unbuilt(arch, free=_FREE)
     yield from unbuilt(stem, free=_FREE)
     if arch.norm_place != "pre" or not arch.norm_weight:
-        yield "norms other than before blocks, or without weights, are not built in encoders of images"
+        yield "norms that are not before the blocks, or have no weights, are not supported in image encoders"
     if arch.positions not in ("learned", "none"):
-        yield f"positions = {arch.positions!r} is not built in encoders of images"
+        yield f"positions = {arch.positions!r} is not supported in image encoders"
     if stem.axes != 2 or stem.convs or stem.sides[-1] < stem.patch:
-        yield "signals, and convolutions before the patches, are not built in encoders of images"
+        yield "signals, convolutions, and images smaller than a patch are not supported in image encoders"
     elif arch.max_tokens not in (stem.tokens, stem.patches + 1):
-        yield f"{arch.max_tokens} positions for {stem.tokens} tokens are not built"
+        yield f"max_tokens = {arch.max_tokens} is not supported for a stem with {stem.tokens} positions"
     classes = isinstance(arch.head, Classes)
     pooled = ("mean",) if classes else ("first", "attention")
     if arch.head.pooling not in pooled:
-        yield f"pooling = {arch.head.pooling!r} is not built in encoders of images"
+        yield f"pooling = {arch.head.pooling!r} is not supported in image encoders"
     if classes and not arch.final_norm:
-        yield "classes without a last norm are not built in encoders of images"
+        yield "classes without a final norm are not supported in image encoders"
     if arch.head.projection and arch.head.pooling != "first":
-        yield "a projection of what attention pools is not built"
+        yield "a projection after pooling by attention is not supported"
     last = arch.layers[-1] if arch.layers else None
     if arch.head.pooling == "attention" and (last is None or last.attention is None or last.ffn is None):
-        yield "pooling by attention behind a layer without attention and feed-forward is not built"
+        yield "pooling by attention is not supported unless the last layer has attention and a feed-forward"
     if gives(arch) == "tokens":
         yield from _projector_departures(arch)
     yield from in_layers(arch.layers, lambda layer: _layer_departures(layer, stem))
 
 
 def _projector_departures(arch: ArchSpec) -> Iterator[str]:
-    """Reasons why a tower's projector is not built."""
+    """Reasons why a tower's projector is not supported."""
     projector, stem = arch.head_as(Projector), arch.stem_as(ImageStem)
     if projector.activation != "gelu" and len(projector.widths) > 1:
-        yield f"a projector with {projector.activation} between its matrices is not built"
+        yield f"a projector with {projector.activation} between its matrices is not supported"
     if projector.deeper:
-        yield "a projector that gives states to several of the decoder's layers is not built"
+        yield "a projector that feeds several layers of the decoder is not supported"
     if projector.norm != "none" and (projector.norm != arch.norm or projector.pool > 1):
-        yield "a projector with a norm other than the tower's, or behind pooling, is not built"
+        yield "a projector whose norm differs from the tower's, or follows pooling, is not supported"
     if stem.grid % (projector.pool * projector.join) or (projector.pool > 1 and projector.join > 1):
-        yield "a projector whose squares do not divide the patches, or that pools and joins, is not built"
+        yield "a projector that pools and joins, or whose squares of patches do not divide the grid, is not supported"
 
 
 def _layer_departures(layer: Layer, stem: ImageStem) -> Iterator[str]:
     yield from encoding_departures(layer, free=_FREE, where=_WHERE)
     if not layer.attention_norm or not layer.ffn_norm:
-        yield f"blocks without norms are not built {_WHERE}"
+        yield f"blocks without norms are not supported {_WHERE}"
     block = layer.attention
     if isinstance(block, Attention):
         if block.relative_buckets not in (0, bias_rows(stem)):
-            yield f"attention.relative_buckets = {block.relative_buckets} is not one bias for each distance"
+            yield f"attention.relative_buckets = {block.relative_buckets} is not the number of distances"
         if block.head_size % 8:
-            yield f"heads of {block.head_size} values, no multiple of 8, are not built"
+            yield f"head size {block.head_size} is not supported; it must be a multiple of 8"
 
 
 IMAGE_ENCODER = Form(
@@ -101,5 +102,5 @@ IMAGE_ENCODER = Form(
     operators=lower_published.OPERATORS,
     sketch=sketch,
     check_cut=same_patches,
-    untrained="published encoders of images are only predicted",
+    untrained="chipwise only predicts the cost of published image encoders",
 )

@@ -1,4 +1,4 @@
-"""Stages of a pyramid: layers of smaller width on a finer grid, before a model's own layers (Swin).
+"""Stages of a pyramid (Swin): layers of smaller width on a finer grid, before a model's own layers.
 
 References:
     Liu et al. 2021, Swin Transformer, arXiv:2103.14030; version 2, arXiv:2111.09883.
@@ -17,8 +17,9 @@ from chipwise.model.arch.mixers import Attention
 class Stage:
     """``depth`` equal pre-norm layers of width ``d_model``, then a merge of each 2 by 2 positions into one.
 
-    The merge is a norm and a matrix without bias from four positions to the next stage's width. The norm comes before
-    the matrix, or after it (``norm_after``: on half as many values).
+    The merge has a norm and a matrix without bias. The matrix maps the concatenated values of four positions to one
+    position, which has the next stage's width. The norm comes before the matrix or, with ``norm_after``, after it. In
+    Swin, a norm after the matrix covers half as many values as a norm before it.
     """
 
     d_model: int
@@ -32,5 +33,5 @@ class Stage:
         positive(self, "d_model", "depth")
 
     def merge_parameters(self, width: int) -> int:
-        """Parameters of the merge to positions of ``width`` values."""
+        """Number of parameters of the merge into positions of ``width`` values."""
         return 4 * self.d_model * width + 2 * (width if self.norm_after else 4 * self.d_model)

@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from chipwise.core.fields import check_fields, later, positive
+from chipwise.core.fields import check_fields, later, not_negative, positive
 from chipwise.errors import SpecError
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.trunk import Reads, Stem
@@ -55,12 +55,11 @@ class ImageStem(Stem):
         positive(self, "image_size", "patch", "channels", most=1_000_000)
         if self.axes not in (1, 2):
             raise SpecError(f"must be 2 (an image) or 1 (a signal in time), not {self.axes}", field="axes")
-        if self.prefix_tokens < 0:
-            raise SpecError(f"must be at least 0, not {self.prefix_tokens}", field="prefix_tokens")
+        not_negative(self, "prefix_tokens")
         if any(channels < 1 for channels in self.convs):
             raise SpecError(f"channels must be at least 1, not {min(self.convs)}", field="convs")
         if self.patch > self.image_size:
-            raise SpecError(f"must be at most the image's {self.image_size} pixels, not {self.patch}", field="patch")
+            raise SpecError(f"must be at most the image size, {self.image_size}, not {self.patch}", field="patch")
         if self.patch % self.halved:
             raise SpecError(
                 f"a patch of {self.patch} pixels cannot be halved by {len(self.convs)} convolutions; it must be a "
@@ -70,22 +69,22 @@ class ImageStem(Stem):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Channels and pixels of an image along each axis."""
+        """Shape of an image: its channels, then its pixels along each axis."""
         return (self.channels, *([self.image_size] * self.axes))
 
     @property
     def taps(self) -> int:
-        """Pixels per output of a convolution."""
+        """Number of pixels in the kernel of a convolution."""
         return int(CONV_EDGE**self.axes)
 
     @property
     def areas(self) -> tuple[int, ...]:
-        """Pixels of the image and of each convolution's output."""
+        """Number of pixels in the image and in each convolution's output."""
         return tuple(side**self.axes for side in self.sides)
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """Pixels on each side of the image and of each convolution's output."""
+        """Number of pixels on each side of the image and of each convolution's output."""
         found = [self.image_size]
         for _ in self.convs:
             found.append(-(-found[-1] // CONV_STRIDE))
@@ -93,60 +92,58 @@ class ImageStem(Stem):
 
     @property
     def halved(self) -> int:
-        """Factor by which the convolutions shrink each side."""
+        """Factor by which all convolutions together shrink each side of the image."""
         return math.prod(CONV_STRIDE for _ in self.convs)
 
     @property
     def edge(self) -> int:
-        """Side of a patch after the convolutions."""
+        """Side of a patch in the output of the convolutions."""
         return self.patch // self.halved
 
     @property
     def values(self) -> int:
-        """Values per patch: the matrix's inputs."""
+        """Number of values per patch, which the patch matrix takes as input."""
         return int(self.edge**self.axes) * (self.convs[-1] if self.convs else self.channels)
 
     @property
     def first_grid(self) -> int:
-        """Patches on each side before the stages; pixels that do not fill a patch are ignored."""
+        """Number of patches on each side before the stages. Pixels that do not fill a patch are ignored."""
         return self.sides[-1] // self.edge
 
     @property
     def grid(self) -> int:
-        """Patches on each side after the stages, each of which halves it."""
+        """Number of positions on each side after the stages, each of which halves the number."""
         return int(self.first_grid // 2 ** len(self.stages))
 
     @property
     def patches(self) -> int:
-        """Patches per image."""
+        """Number of patches per image after all stages."""
         return int(self.grid**self.axes)
 
     @property
     def tokens(self) -> int:
-        """Positions per image."""
+        """Number of sequence positions per image: patches and prefix tokens."""
         return self.patches + self.prefix_tokens
 
     def own_layers(self) -> tuple[Layer, ...]:
-        """One layer of each stage."""
+        """One example layer for each stage; all layers of a stage are equal."""
         return tuple(Layer(attention=stage.attention, ffn=stage.ffn) for stage in self.stages)
 
     def own_biases(self, buckets: int) -> int:
-        """Additional biases of one head with one bias per pair of positions, instead of a table of ``buckets`` rows."""
+        """How many more position biases per head an exported file stores than the model has.
+
+        The file has one per pair of positions, the model has ``buckets``.
+        """
         return self.tokens**2 - buckets
 
     @property
-    def request_tokens(self) -> int:
-        """Positions per image."""
-        return self.tokens
-
-    @property
     def image_tokens(self) -> int:
-        """Positions per image."""
+        """Number of sequence positions per image: patches and prefix tokens."""
         return self.tokens
 
     @property
     def square_grid(self) -> int:
-        """Patches on each side of the grid; 0 for signals, and if positions precede the patches."""
+        """Number of patches on each side of the grid for windowed attention; 0 for signals or with prefix tokens."""
         return self.grid if self.axes == 2 and not self.prefix_tokens else 0
 
     def conv_shapes(self) -> tuple[tuple[int, int], ...]:
@@ -154,13 +151,13 @@ class ImageStem(Stem):
         return tuple(zip((self.channels, *self.convs), self.convs, strict=False))
 
     def matrices(self, d_model: int) -> tuple[tuple[int, int], ...]:
-        """Inputs and outputs of the patch matrix."""
+        """Input and output width of the patch matrix."""
         return ((self.values, d_model),)
 
     def parameters(self, d_model: int) -> int:
-        """Parameters of convolutions, patch matrix, vectors before the patches, and stages with their merges.
+        """Number of parameters of convolutions, patch matrix, prefix tokens, and stages with their merges.
 
-        Learned positions are counted in the trunk.
+        Learned positions are counted separately, by ``ArchSpec``.
         """
         convs = sum((self.taps * into + 1) * out for into, out in self.conv_shapes())
         vectors = self.prefix_tokens + self.mask_token + self.bias

@@ -1,4 +1,4 @@
-"""Weights of image classifiers outside their layers."""
+"""Names and shapes of an image classifier's weights outside its layers."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def stem(arch: ArchSpec) -> Shapes:
 
 
 def classes(arch: ArchSpec) -> Shapes:
-    """Weights of the last norm and of the matrix over classes."""
+    """Weights of the final norm and of the matrix over classes."""
     yield from norm(arch, "norm")
     yield from linear("head", arch.outputs, arch.d_model, bias=True)

@@ -20,10 +20,11 @@ class Question:
     Image and question attend to each other, like the prefix in PaliGemma (Beyer et al. 2024, arXiv:2407.07726, section
     3.2.5). The answer is one class of the head.
 
-    If layers have cross-attention, only the words pass through the layers. Between self-attention and feed-forward they
-    attend to the image's tokens, which are normed once, as a decoder attends to its encoder (Vaswani et al. 2017,
-    arXiv:1706.03762, section 3.2.3; for images Alayrac et al. 2022, Flamingo, arXiv:2204.14198). Either way, the
-    position table holds the image's positions, then the words'.
+    If layers have cross-attention, only the words pass through the layers. Between self-attention and feed-forward,
+    the words attend to the image's tokens, as a decoder attends to its encoder (Vaswani et al. 2017, arXiv:1706.03762,
+    section 3.2.3; for images Alayrac et al. 2022, Flamingo, arXiv:2204.14198). The image's tokens are normed once.
+
+    With or without cross-attention, the position table holds first the image's positions, then the words' positions.
     """
 
     words: int  # rows of the word table
@@ -50,11 +51,11 @@ class QuestionStem(Stem):
     def __post_init__(self) -> None:
         check_fields(self)
         if self.image.prefix_tokens:
-            raise SpecError("needs an image's patches, none before them, and a head of classes", field="question")
+            raise SpecError("needs image patches without prefix tokens, and a head of classes", field="question")
 
     @property
     def axes(self) -> int:
-        """Axes of the image."""
+        """Number of axes of the image."""
         return self.image.axes
 
     @property
@@ -64,58 +65,51 @@ class QuestionStem(Stem):
 
     @property
     def image_tokens(self) -> int:
-        """Positions of the image after the projector."""
+        """Number of sequence positions of the image after the projector."""
         return self.projector.tokens_of(self.image.grid, self.image.axes)
 
     @property
-    def positions(self) -> int:
-        """Positions of the image and the words."""
+    def tokens(self) -> int:
+        """Number of sequence positions of the image and the words together."""
         return self.image_tokens + self.question.tokens
 
     @property
-    def request_tokens(self) -> int:
-        """Positions per request, as :attr:`positions`."""
-        return self.positions
-
-    @property
     def square_grid(self) -> int:
-        """Patches on each side of the image's grid."""
+        """Number of patches on each side of the image's grid for windowed attention; 0 if there is no such grid."""
         return self.image.square_grid
 
     def matrices(self, d_model: int) -> tuple[tuple[int, int], ...]:
-        """Inputs and outputs of the image's matrices, and of the projector's."""
+        """Input and output width of each matrix in the image's stem and in the projector."""
         return (*self.image.matrices(d_model), *self.projector.shapes(d_model, self.axes))
 
     def parameters(self, d_model: int) -> int:
-        """Parameters of the image's stem, the projector and the word table."""
+        """Number of parameters of the image's stem, the projector and the word table."""
         behind = self.projector.parameters_of(d_model, self.axes)
         return self.image.parameters(d_model) + behind + self.question.words * d_model
 
     def check(self, trunk: Trunk, head: Head) -> None:
-        """Checks that ``head`` can answer, and that width and positions of ``trunk`` fit image and words."""
+        """Checks that ``head`` is a classifier, and that ``trunk`` has the projector's width and enough positions."""
         if not head.answers:
-            raise SpecError("needs an image's patches, none before them, and a head of classes", field="question")
+            raise SpecError("needs image patches without prefix tokens, and a head of classes", field="question")
         if head.pooling != "last":
             raise SpecError(LAST, field="pooling")
         if self.projector.widths[-1] != trunk.d_model:
-            raise SpecError(f"must end with the width {trunk.d_model}", field="projector.widths")
-        if trunk.max_tokens != self.positions:
-            raise SpecError(
-                f"image and question have {self.positions} positions, not {trunk.max_tokens}", field="max_tokens"
-            )
+            raise SpecError(f"the last width must be the model's width, {trunk.d_model}", field="projector.widths")
+        if trunk.max_tokens != self.tokens:
+            raise SpecError(f"must be {self.tokens} for image and question, not {trunk.max_tokens}", field="max_tokens")
 
     def record(self) -> Mapping[str, object]:
-        """Record of the image's stem, the question and the projector."""
+        """The stored fields: the image's stem, the question and the projector."""
         return {"stem": self.image, "question": self.question, "projector": self.projector}
 
 
 def question_of(stem: Stem) -> QuestionStem | None:
-    """``stem`` if it reads a question too, else None."""
+    """``stem`` if it reads an image and a question, else None."""
     return stem if isinstance(stem, QuestionStem) else None
 
 
 def image_of(stem: Stem) -> ImageStem:
-    """The image stem of ``stem``, with or without a question.
+    """The image stem: ``stem`` itself or, if ``stem`` also reads a question, the field ``image`` of ``stem``.
 
     Raises:
         Unsupported: ``stem`` reads no image.

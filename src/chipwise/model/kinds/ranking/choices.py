@@ -1,4 +1,4 @@
-"""Choices that only ranking models have: kind of attention, width of tables, kind of score."""
+"""The search choices that only ranking models have: kind of attention, width of tables, kind of score."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chipwise.model.kinds.tables import FULL, check_tables, table_width
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingSpace(Choices):
-    """The content of requests, and the choices that only ranking models have; each lists the possible values.
+    """The sizes of a request, and the search choices that only ranking models have. Each choice lists its options.
 
     ``mixing`` is ``attention`` (softmax) or ``hstu`` (pointwise attention with a gate; its feed-forward may be
     ``none``). ``table`` is ``full`` for rows as wide as the model, or ``w16`` for rows of 16 values followed by a
@@ -49,7 +49,7 @@ class RankingSpace(Choices):
 
     @property
     def outputs(self) -> int:
-        """Rows of the head's matrix."""
+        """Number of rows in the head's matrix."""
         return 1
 
     def stem_of(self, choices: Chosen) -> RankingStem:
@@ -64,7 +64,7 @@ class RankingSpace(Choices):
         )
 
     def layer(self, chosen: Chosen, parts: tuple[int, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
-        """A layer with position biases in its attention, and no other biases."""
+        """A layer with position biases in its attention, but without biases in its matrices."""
         heads, kv_heads = parts
         attention = Attention(
             heads=heads,
@@ -77,18 +77,10 @@ class RankingSpace(Choices):
         return Layer(attention=attention, ffn=ffn)
 
     def arch(self, chosen: Chosen, layers: Iterable[Layer], whole: Whole) -> ArchSpec:
-        """The ranking model of ``layers`` with the tables and scores that ``chosen`` describes."""
-        return ArchSpec(
-            name=whole.name,
-            d_model=whole.d_model,
-            layers=tuple(layers),
-            max_tokens=self.history + 1,
-            norm=whole.norm,
-            positions="none",
-            head=Scores() if chosen["score"] == Scores.name else Similarity(),
-            stem=self.stem_of(chosen),
-        )
+        """Builds the ranking model from ``layers`` and from the tables and scores that ``chosen`` describes."""
+        stem, head = self.stem_of(chosen), Scores() if chosen["score"] == Scores.name else Similarity()
+        return whole.around(layers)(stem=stem, head=head, max_tokens=self.history + 1, positions="none")
 
     def request_tokens(self, chosen: Chosen) -> int:
-        """Positions of a request."""
+        """Sequence length of a request: history and candidates."""
         return self.stem_of(chosen).tokens

@@ -25,7 +25,7 @@ _FREE = {"stem", "head", "relative_buckets", "pointwise"}  # ``later`` fields th
 
 
 def with_candidates(arch: ArchSpec, count: int) -> ArchSpec:
-    """A copy for requests of ``count`` candidates; the weights stay valid.
+    """A copy for requests of ``count`` candidates. It has the same weights.
 
     Raises:
         SpecError: ``count`` is below 1.
@@ -38,11 +38,11 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
     stem = arch.stem_as(RankingStem)
     yield from unbuilt(arch, free=_FREE)
     if arch.positions != "none":
-        yield f"positions = {arch.positions!r} is not built for ranking: attention has a bias by distance"
+        yield f"positions = {arch.positions!r} is not supported for ranking, where attention has position biases"
     if stem.shards > 1:
-        yield f"tables in {stem.shards} shards are not built"
+        yield f"tables in {stem.shards} shards are not supported"
     if all(layer.attention is None for layer in arch.layers):
-        yield "a model without attention, in which candidates see no history, is not built"
+        yield "a model without attention is not supported: candidates would not depend on the history"
     yield from in_layers(arch.layers, lambda layer: _layer_departures(layer, stem.history))
 
 
@@ -50,7 +50,7 @@ def _layer_departures(layer: Layer, history: int) -> Iterator[str]:
     yield from encoding_departures(layer, free=_FREE, where="for ranking", causal=True)
     block = layer.attention
     if isinstance(block, Attention) and block.relative_buckets != history + 1:
-        yield f"attention.relative_buckets = {block.relative_buckets} for a history of {history} is not built"
+        yield f"attention.relative_buckets = {block.relative_buckets} is not supported with a history of {history}"
 
 
 def _sketch(arch: ArchSpec) -> Sketch:
@@ -59,17 +59,22 @@ def _sketch(arch: ArchSpec) -> Sketch:
 
 
 def _same_requests(sub: ArchSpec, whole: ArchSpec) -> None:
-    """Checks that the stems differ only in the number of candidates and the width of tables before a matrix."""
+    """Checks that the stems differ only in the number of candidates and in the width of table rows.
+
+    The width may differ only if both models have a matrix after the tables.
+    """
     same_ends(sub, whole)
     small, large = sub.stem_as(RankingStem), whole.stem_as(RankingStem)
     if bool(small.width) != bool(large.width) or small.width > large.width:
-        raise SpecError(f"rows of {small.width} values do not fit into the whole's {large.width}", field="stem.width")
+        raise SpecError(
+            f"rows of {small.width} values do not fit into the larger model's rows of {large.width}", field="stem.width"
+        )
     if replace(small, candidates=large.candidates, width=large.width) != large:
-        raise SpecError("requests hold other items than the whole's", field="stem")
+        raise SpecError("must have the same history, items and tags as the larger model", field="stem")
 
 
 def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple[AnyArray, ...]:
-    """Random requests; items and tags include 0, the padding value."""
+    """A batch of random requests. Items and tags include 0, the padding value."""
     stem = arch.stem_as(RankingStem)
     items = generator.integers(0, stem.items + 1, (batch, stem.tokens, 1))
     return (np.concatenate((items, generator.integers(0, stem.tags + 1, (batch, stem.tokens, stem.bag))), axis=2),)
@@ -82,8 +87,7 @@ RANKER = Form(
     departures=_departures,
     does=lambda arch: "ranks candidates",
     weights=(weights.stem, weights.head),
-    graph="ranking.graph",
-    module="ranking.module",
+    package="ranking",
     modelling=lambda arch: Modelling("modeling_chipwise_ranking.py", "AutoModel", "ChipwiseRanker"),
     inputs=_inputs,
     outputs="scores",

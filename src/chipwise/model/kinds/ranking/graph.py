@@ -1,6 +1,6 @@
 """Input, output and attention of a ranking model as ONNX nodes: history and candidates in, scores out.
 
-Only one node reads each weight, so a matrix has a single format.
+Each matrix is read by only one node, so it is stored in a single format.
 """
 
 from __future__ import annotations
@@ -16,21 +16,11 @@ def _stem(s: Stream) -> None:
 
 
 def _attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool) -> str:
-    return add_request_attention(
-        s.graph,
-        block,
-        s.arch.stem_as(RankingStem),
-        layer=layer,
-        x=x,
-        d_model=s.arch.d_model,
-        eps=s.arch.norm_eps,
-        last=last,
-        joined="qkv" in s.fused,
-    )
+    return add_request_attention(s.graph, s.arch, block, layer=layer, x=x, last=last, joined="qkv" in s.fused)
 
 
 def _drop(s: Stream, y: str, place: str) -> str:
-    """Removes the history from the stream; attention's result already holds only candidates."""
+    """Removes the history from the stream; the result of attention already has only the candidates' positions."""
     s.x = add_candidates(s.graph, s.x, f"{place}.candidates", s.arch.stem_as(RankingStem).history)
     return y
 
@@ -40,7 +30,7 @@ def _head(s: Stream) -> None:
 
 
 def _metadata(s: Stream) -> dict[str, object]:
-    """Metadata: sizes of a request."""
+    """The metadata entries: the sizes of a request."""
     stem = s.arch.stem_as(RankingStem)
     request = {"history": stem.history, "candidates": stem.candidates, "items": stem.items}
     return {"encodes": "scores", "request": request | {"tags": stem.tags, "bag": stem.bag}, "kv": []}

@@ -1,7 +1,7 @@
 """Operators of a ranking model outside its layers, and of attention over requests.
 
-The history is computed once for all candidates. In the last attention it only provides keys and values; after it, only
-candidates are computed.
+The history is computed once for all candidates. In the last attention it only provides keys and values; after that
+attention, only candidates are computed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from chipwise.model.kinds.ranking.stem import RankingStem
 
 
 def last_attention(arch: ArchSpec) -> Place:
-    """The last attention block; after it, only candidates are needed."""
+    """The last attention block, after which only the candidates are needed."""
     return max(i for i, layer in enumerate(arch.layers) if layer.attention is not None), "attention"
 
 

@@ -1,9 +1,9 @@
 """A ranking model for ``AutoModel`` with ``trust_remote_code=True``.
 
-Needs ``chipwise_blocks.py`` next to it. ``config.arch`` describes the stem and the layers: tables of items and tags;
-pre-norm layers of softmax or pointwise attention, in which every position attends to the history before it and to
-itself; a score for each candidate. Axes: B batch, T positions (S of the history, C candidates), J an item and its tags,
-N heads, H head size, D width.
+It needs ``chipwise_blocks.py`` in the same folder. ``config.arch`` describes the stem and the layers: tables of items
+and tags; pre-norm layers of softmax or pointwise attention, in which every position attends to itself and to the
+history before it; a score for each candidate. Axes: B batch, T positions (S of the history, C candidates), J an item
+and its tags, N heads, H head size, D width.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Items(nn.Module):
         self.projection = nn.Linear(values, d_model, bias=stem["bias"]) if stem["width"] else None
 
     def forward(self, ids_BTJ: Tensor) -> Tensor:
-        """The inputs of the first layer, (B, T, D)."""
+        """The first layer's input (B, T, D)."""
         x_BTD = self.items(ids_BTJ[..., 0])
         tags = None if self.tags is None else self.tags(ids_BTJ[..., 1:]).sum(2)
         if self.projection is None:
@@ -57,7 +57,7 @@ class Items(nn.Module):
 
 
 class HistoryAttentionBlock(Projections):
-    """Attention of every position to the history before it and itself, with relative position biases."""
+    """Attention of every position to itself and to the history before it, with relative position biases."""
 
     def __init__(self, block: dict[str, Any], arch: dict[str, Any], number: int) -> None:
         super().__init__(block, arch, number)
@@ -67,7 +67,7 @@ class HistoryAttentionBlock(Projections):
         self.norm = nn.RMSNorm(width, eps=arch["norm_eps"]) if self.pointwise else None
 
     def forward(self, x_BTD: Tensor, table_SN: Tensor) -> Tensor:
-        """The block's output, without the residual; ``table_SN`` holds the bias of each distance from 0 to S."""
+        """The block's output, without the residual. ``table_SN`` holds the bias of each distance from 0 to S."""
         seen, act = len(table_SN) - 1, F.silu if self.pointwise else nn.Identity()
         q, k, v = (self.by_heads(act(part(x_BTD))) for part in (self.q, self.k, self.v))
         q = q / math.sqrt(self.head_size)
@@ -88,7 +88,7 @@ class HistoryAttentionBlock(Projections):
 
 
 class ChipwiseRanker(ArchModel):
-    """The ranking model."""
+    """A ranking model, which scores candidates given a history."""
 
     main_input_name = "ids"
     _supports_sdpa = False

@@ -20,7 +20,7 @@ from chipwise.model.nn.fresh import fill
 
 
 class Ranker(nn.Module):
-    """A ranking model. Call :func:`initialise` after construction: the parameters are not initialised before."""
+    """A ranking model. Its parameters have no valid values until :func:`initialise` or loaded weights set them."""
 
     def __init__(self, arch: ArchSpec) -> None:
         RANKER.require(arch, work="built in torch")
@@ -61,7 +61,7 @@ class Ranker(nn.Module):
             beside = {}
             if name in self.positions:
                 table = self.positions[name]
-                biases = table(nearest_TS).permute(2, 0, 1), table(nearest_TS[0, 0])  # the first sees only itself
+                biases = table(nearest_TS).permute(2, 0, 1), table(nearest_TS[0, 0])  # position 0 sees only itself
                 beside["attention"] = (biases[0], hidden_TS, biases[1])
             x_BTD = layer(x_BTD, **beside)
         x_BCD = self.norm(x_BTD[:, history:])
@@ -70,14 +70,6 @@ class Ranker(nn.Module):
         return (x_BCD * first[:, history:]).sum(-1)  # type: ignore[no-any-return]
 
 
-def initialise(model: Ranker, *, seed: int) -> Ranker:
-    """Fills the parameters: tables normal with 1/√width, the rest as :func:`chipwise.model.nn.fresh.fill` does."""
-    return fill(
-        model,
-        seed=seed,
-        depth=len(model.arch.layers),
-        deviation=lambda name: 0.0 if name.startswith("positions") else None,
-    )
-
-
+initialise = partial(fill, deviation=lambda name: 0.0 if name.startswith("positions") else None)
+"""Fills the parameters like :func:`chipwise.model.nn.fresh.fill`; position biases start at 0."""
 MODULE = Ranker

@@ -14,13 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from chipwise.core.fields import check_fields, positive
+from chipwise.core.fields import check_fields, not_negative, positive
 from chipwise.errors import SpecError
 from chipwise.model.arch.trunk import Head, Reads, Stem, Trunk
 from chipwise.model.kinds.tables import table_name
 
-MOST_ROWS = 10**12  # most rows of a table
-RANKED = "candidates, and only they, are ranked by a head of scores or similarity"
+MOST_ROWS = 10**12  # largest number of rows in a table
+RANKED = "a model that reads candidates needs head: scores or head: similarity, and these heads need candidates"
 FUSIONS = ("qkv", "up", "tables")
 """Groups of operators that a ranking model's graph may fuse into one: attention's projections (``qkv``), a
 feed-forward's gate and up projections (``up``), and the look-ups of an item and its tags (``tables``)."""
@@ -28,10 +28,10 @@ feed-forward's gate and up projections (``up``), and the look-ups of an item and
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingStem(Stem):
-    """``history`` items, then ``candidates``. Each position is a row of the table of ``items``, plus rows of its tags.
+    """Reads ``history`` items, then ``candidates``. Each position is its item's table row plus the rows of its tags.
 
-    Row 0 of each table is padding, with which shorter histories begin. If ``width`` is not the model's width, a matrix
-    follows, which takes an item's row concatenated with the sum of its tags' rows.
+    Shorter histories begin with padding, which is row 0 of each table. If ``width`` is not the model's width, a
+    matrix follows; its input is an item's row concatenated with the sum of its tags' rows.
     """
 
     reads: ClassVar[Reads] = "request"
@@ -52,42 +52,37 @@ class RankingStem(Stem):
         check_fields(self)
         positive(self, "items", most=MOST_ROWS)
         positive(self, "history", "candidates", "shards", most=1_000_000)
-        for name in ("width", "tags", "bag"):
-            if getattr(self, name) < 0:
-                raise SpecError(f"must be at least 0, not {getattr(self, name)}", field=name)
+        not_negative(self, "width", "tags", "bag")
         if (self.tags > 0) != (self.bag > 0):
-            raise SpecError("tags need a table (tags) and a number of them for each item (bag)", field="bag")
+            raise SpecError(
+                "tags need both a number of table rows (tags) and a maximum number per item (bag)", field="bag"
+            )
 
     @property
     def tokens(self) -> int:
-        """Positions per request."""
+        """Sequence length of a request: history and candidates."""
         return self.history + self.candidates
 
     @property
-    def request_tokens(self) -> int:
-        """Positions per request."""
-        return self.tokens
-
-    @property
     def values(self) -> int:
-        """Inputs of the matrix after the tables; 0 if there is none."""
+        """Input width of the matrix after the tables; 0 if there is no matrix."""
         return self.width * (2 if self.bag else 1)
 
     @property
     def table(self) -> str:
-        """Name of the tables in a run file."""
+        """The word for the tables' width in a run file, such as ``w16``."""
         return table_name(self.width)
 
     def table_width(self, d_model: int) -> int:
-        """Values per table row."""
+        """Number of values per table row."""
         return self.width or d_model
 
     def table_rows(self) -> int:
-        """Rows of all tables."""
+        """Number of rows in all tables together."""
         return self.items + 1 + (self.tags + 1 if self.bag else 0)
 
     def matrices(self, d_model: int) -> tuple[tuple[int, int], ...]:
-        """Inputs and outputs of the matrix after the tables, if there is one."""
+        """Input and output width of the matrix after the tables, if there is one."""
         return ((self.values, d_model),) if self.width else ()
 
     def check(self, trunk: Trunk, head: Head) -> None:
@@ -96,7 +91,7 @@ class RankingStem(Stem):
             raise SpecError(RANKED, field="head")
 
     def parameters(self, d_model: int) -> int:
-        """Parameters of the tables and the matrix."""
+        """Number of parameters of the tables and the matrix."""
         matrix = (self.values + self.bias) * d_model if self.width else 0
         return self.table_rows() * self.table_width(d_model) + matrix
 
@@ -120,11 +115,11 @@ class Scores(Ranks):
     name: ClassVar[str] = "scores"
 
     def output_rows(self, stem: Stem) -> int:
-        """1: a single score."""
+        """Returns 1: the matrix outputs a single score."""
         return 1
 
     def parameters(self, trunk: Trunk, stem: Stem) -> int:
-        """Parameters of the row and its bias."""
+        """Number of parameters of the row and its bias."""
         return trunk.d_model + 1
 
 

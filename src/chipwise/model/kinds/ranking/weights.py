@@ -1,4 +1,4 @@
-"""Weights of a ranking model's tables and of its head."""
+"""Names and shapes of a ranking model's weights outside its layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from chipwise.model.kinds.ranking.stem import RankingStem, Scores
 
 
 def stem(arch: ArchSpec) -> Shapes:
-    """The tables of items and tags, and the matrix to the model's width."""
+    """Weights of the tables of items and tags, and of the matrix to the model's width."""
     given = arch.stem_as(RankingStem)
     yield "stem.items.weight", (given.items + 1, given.table_width(arch.d_model))
     if given.bag:
@@ -18,7 +18,7 @@ def stem(arch: ArchSpec) -> Shapes:
 
 
 def head(arch: ArchSpec) -> Shapes:
-    """The last norm, and the score matrix (absent for similarity scores)."""
+    """Weights of the final norm, and of the score matrix (absent for similarity scores)."""
     yield from norm(arch, "norm")
     if isinstance(arch.head, Scores):
         yield from linear("head", 1, arch.d_model, bias=True)

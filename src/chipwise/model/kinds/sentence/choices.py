@@ -1,4 +1,4 @@
-"""Choices that only text classifiers have: the width of the word table."""
+"""The search choice that only text classifiers have: the width of the word table."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from chipwise.model.kinds.tables import FULL, check_tables, table_width
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentenceSpace(Choices):
-    """The input texts, and the choice that only text classifiers have; it lists the possible values.
+    """The sizes of input texts, and the search choice that only text classifiers have, with its options.
 
-    A text is a sequence of word numbers below ``words``: 0 is padding, 1 is any unknown word. ``table`` is ``full`` for
-    rows as wide as the model, or ``w16`` for rows of 16 values followed by a matrix.
+    A text is a sequence of word numbers below ``words``; 0 stands for padding, 1 for any unknown word. ``table`` is
+    ``full`` for rows as wide as the model, or ``w16`` for rows of 16 values followed by a matrix.
     """
 
     choices: ClassVar[tuple[str, ...]] = ("table",)
     noun: ClassVar[str] = "texts"
-    models: ClassVar[str] = "classifiers of texts"
+    models: ClassVar[str] = "text classifiers"
     calibration: ClassVar[str] = SentenceStem.calibration
 
     size: int  # words per text
@@ -44,7 +44,7 @@ class SentenceSpace(Choices):
 
     @property
     def outputs(self) -> int:
-        """Rows of the head's matrix."""
+        """Number of rows in the head's matrix."""
         return self.classes
 
     def stem_of(self, chosen: Chosen) -> SentenceStem:
@@ -52,30 +52,21 @@ class SentenceSpace(Choices):
         return SentenceStem(words=self.words, tokens=self.size, width=table_width(chosen["table"]))
 
     def layer(self, chosen: Chosen, parts: tuple[int, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
-        """A layer with BERT's biases."""
+        """A layer with biases as in BERT."""
         return bidirectional(parts, head_size=head_size, ffn=ffn)
 
     def arch(self, chosen: Chosen, layers: Iterable[Layer], whole: Whole) -> ArchSpec:
-        """The classifier of ``layers`` with the word table that ``chosen`` describes."""
-        return ArchSpec(
-            name=whole.name,
-            stem=self.stem_of(chosen),
-            head=Classes(count=self.classes, pooling="mean"),
-            d_model=whole.d_model,
-            layers=tuple(layers),
-            max_tokens=self.size,
-            norm=whole.norm,
-            norm_bias=whole.norm == "layernorm",
-            positions="learned",
-        )
+        """Builds the classifier from ``layers`` and from the word table that ``chosen`` describes."""
+        stem, head = self.stem_of(chosen), Classes(count=self.classes, pooling="mean")
+        return whole.around(layers, bias=True)(stem=stem, head=head, max_tokens=self.size, positions="learned")
 
     def request_tokens(self, chosen: Chosen) -> int:
-        """Positions of a request."""
+        """Sequence length of a request."""
         return self.size
 
     def other_input(self, arch: ArchSpec, *, run: str) -> str:
-        """Why ``arch`` cannot read this run's texts; empty if it can."""
+        """An error message if ``arch`` cannot read the texts of ``run``; else empty."""
         if not isinstance(arch.stem, SentenceStem):
-            return f"{arch.name} does not tell texts apart, which {run} has"
+            return f"{arch.name} does not classify texts, but the data of {run} are texts"
         got = {"size": arch.stem.tokens, "words": arch.stem.words, "classes": arch.outputs}
         return other_sizes(arch, run=run, got=got, wanted={name: getattr(self, name) for name in got})

@@ -32,11 +32,11 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
     stem, head = arch.stem_as(SentenceStem), arch.head
     yield from unbuilt(arch, free=_FREE)
     if not isinstance(head, Classes) or head.pooling != "mean":
-        yield f"head = {head.name!r} with pooling = {head.pooling!r} is not built for texts"
+        yield f"head = {head.name!r} with pooling = {head.pooling!r} is not supported for texts"
     if arch.positions != "learned":
-        yield f"positions = {arch.positions!r} is not built for texts"
+        yield f"positions = {arch.positions!r} is not supported for texts"
     if arch.max_tokens != stem.tokens:
-        yield f"{arch.max_tokens} positions for {stem.tokens} words are not built"
+        yield f"max_tokens = {arch.max_tokens} is not supported for texts of {stem.tokens} words"
     yield from in_layers(arch.layers, lambda layer: encoding_departures(layer, free=_FREE, where="for texts"))
 
 
@@ -54,13 +54,18 @@ def _head(arch: ArchSpec) -> Shapes:
 
 
 def _same_texts(sub: ArchSpec, whole: ArchSpec) -> None:
-    """Checks that the stems differ only in the width of a table before a matrix."""
+    """Checks that the stems differ only in the width of table rows.
+
+    The width may differ only if both models have a matrix after the table.
+    """
     same_ends(sub, whole)
     small, large = sub.stem_as(SentenceStem), whole.stem_as(SentenceStem)
     if bool(small.width) != bool(large.width) or small.width > large.width:
-        raise SpecError(f"rows of {small.width} values do not fit into the whole's {large.width}", field="stem.width")
+        raise SpecError(
+            f"rows of {small.width} values do not fit into the larger model's rows of {large.width}", field="stem.width"
+        )
     if replace(small, width=large.width) != large:
-        raise SpecError("texts have other words than the whole's", field="stem")
+        raise SpecError("must have the same text length and vocabulary as the larger model", field="stem")
 
 
 def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple[AnyArray, ...]:
@@ -70,12 +75,11 @@ def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple
 SENTENCES = Form(
     name="classifier of texts",
     stem=SentenceStem,
-    other="it does not tell texts apart",
+    other="it does not classify texts",
     departures=_departures,
-    does=lambda arch: f"tells {arch.outputs:,} classes of texts of {arch.max_tokens:,} words apart",
+    does=lambda arch: f"classifies texts of {arch.max_tokens:,} words into {arch.outputs:,} classes",
     weights=(_stem, _head),
-    graph="sentence.graph",
-    module="sentence.module",
+    package="sentence",
     modelling=lambda arch: Modelling(
         "modeling_chipwise_sentence.py", "AutoModelForSequenceClassification", "ChipwiseForSequenceClassification"
     ),

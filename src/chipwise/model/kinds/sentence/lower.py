@@ -1,4 +1,4 @@
-"""Operators of a classifier of texts: table, matrix and positions, mean and classes."""
+"""Operators of a text classifier outside its layers: word table, matrix, positions, mean pooling and classes."""
 
 from __future__ import annotations
 

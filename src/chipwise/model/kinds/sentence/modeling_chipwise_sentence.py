@@ -1,8 +1,8 @@
 """A text classifier whose layers may differ from each other, for ``AutoModelForSequenceClassification``.
 
-Load it with ``trust_remote_code=True``; it needs ``chipwise_blocks.py`` next to it. ``config.arch`` describes the stem
-and the layers. Texts have a fixed length: the folder's tokenizer pads short ones in front. Axes: B batch, T words, D
-width.
+Load it with ``trust_remote_code=True``. It needs ``chipwise_blocks.py`` in the same folder. ``config.arch`` describes
+the stem and the layers. Texts have a fixed length: the folder's tokenizer pads short ones in front. Axes: B batch, T
+words, D width.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Words(nn.Module):
         self.projection = nn.Linear(stem["width"], width, bias=False) if stem["width"] else None
 
     def forward(self, ids_BT: Tensor) -> Tensor:
-        """Positions (B, T, D)."""
+        """The word embeddings (B, T, D), before positions are added."""
         x: Tensor = self.words(ids_BT)
         return x if self.projection is None else self.projection(x)
 
 
 class ChipwiseForSequenceClassification(ArchModel):
-    """The classifier."""
+    """A text classifier."""
 
     main_input_name = "input_ids"
 

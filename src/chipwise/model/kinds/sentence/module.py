@@ -5,6 +5,8 @@ Axes: B batch, T words, D model width, C classes.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -25,13 +27,13 @@ class Words(nn.Module):
         self.projection = nn.Linear(stem.width, d_model, bias=False) if stem.width else None
 
     def forward(self, ids_BT: Tensor) -> Tensor:
-        """Positions (B, T, D)."""
+        """The word embeddings (B, T, D), before positions are added."""
         x_BTW: Tensor = self.words(ids_BT)
         return x_BTW if self.projection is None else self.projection(x_BTW)
 
 
 class SentenceClassifier(nn.Module):
-    """A text classifier. Call :func:`initialise` after construction: the parameters are not initialised before."""
+    """A text classifier. Its parameters have no valid values until :func:`initialise` or loaded weights set them."""
 
     def __init__(self, arch: ArchSpec) -> None:
         SENTENCES.require(arch, work="built in torch")
@@ -52,14 +54,7 @@ class SentenceClassifier(nn.Module):
         return self.head(pooled_BD)  # type: ignore[no-any-return]
 
 
-def initialise(model: SentenceClassifier, *, seed: int) -> SentenceClassifier:
-    """Fills the parameters: normal with 1/√fan-in, residual outputs scaled down by depth, tables and head small."""
-    return fill(
-        model,
-        seed=seed,
-        depth=len(model.arch.layers),
-        deviation=lambda name: 0.02 if name.startswith(("stem.words", "positions", "head")) else None,
-    )
-
-
+_SMALL = ("stem.words", "positions", "head")
+initialise = partial(fill, deviation=lambda name: 0.02 if name.startswith(_SMALL) else None)
+"""Fills the parameters like :func:`chipwise.model.nn.fresh.fill`; tables and head have deviation 0.02."""
 MODULE = SentenceClassifier

@@ -1,1 +1,1 @@
-"""Audio models: CTC speech recognisers that output characters, and pretrained audio encoders."""
+"""Audio models: speech recognisers that output characters (CTC), and pretrained audio encoders."""

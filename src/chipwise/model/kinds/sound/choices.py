@@ -1,4 +1,4 @@
-"""Choices that only speech recognisers have: stride, local attention, convolution modules."""
+"""The search choices that only speech recognisers have: stride, local attention, convolution modules."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ _WINDOW, _MODULE = re.compile(r"local\d+"), re.compile(r"conv\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoundSpace(Choices):
-    """The input sounds, and the choices that only speech recognisers have; each lists the possible values.
+    """The input sounds, and the search choices that only speech recognisers have. Each choice lists its options.
 
     Sounds are log-mel spectrograms of ``size`` frames of 10 ms and ``channels`` bands. ``stride`` is the factor by
-    which two convolutions shorten them. ``window`` is ``global``, or ``local20`` for attention within chunks of 20
-    positions. ``module`` is ``none``, or ``conv15`` for a convolution module with 15 taps in every layer. Which values
-    can be combined follows from the sizes; a forbidden value is replaced by the nearest allowed one, as with any
-    condition.
+    which two convolutions shorten the spectrograms. ``window`` is ``global``, or ``local20`` for attention within
+    chunks of 20 positions. ``module`` is ``none``, or ``conv15`` for a convolution module with 15 taps in every layer.
+    The sizes determine which values can be combined; a forbidden value is replaced with the nearest allowed one.
     """
 
     choices: ClassVar[tuple[str, ...]] = ("stride", "window", "module")
     noun: ClassVar[str] = "sounds"
-    models: ClassVar[str] = "models of sound"
+    models: ClassVar[str] = "audio models"
     calibration: ClassVar[str] = SoundStem.calibration
     off_sheets: ClassVar[str] = "models that transcribe"
 
@@ -52,37 +51,42 @@ class SoundSpace(Choices):
             raise SpecError(f"must be a multiple of 4 frames, not {self.size}", field="size")
         for window in self.window:
             if window != GLOBAL and not (_WINDOW.fullmatch(window) and window_of(window)):
-                raise SpecError(f"{window!r} is no window; write global or local20", field="window")
+                raise SpecError(f"unknown window {window!r}; write global, or a chunk such as local20", field="window")
         for module in self.module:
             if module != NO_MODULE and not (_MODULE.fullmatch(module) and taps_of(module) % 2):
-                raise SpecError(f"{module!r} is no module; write none, or conv15 with an odd number", field="module")
+                raise SpecError(
+                    f"unknown module {module!r}; write none, or conv and an odd kernel size, such as conv15",
+                    field="module",
+                )
 
     @property
     def outputs(self) -> int:
-        """Rows of the head's matrix."""
+        """Number of rows in the head's matrix."""
         return self.classes
 
     @property
     def seconds(self) -> float:
-        """Seconds per sound."""
+        """Length of a sound in seconds."""
         return self.size / FRAMES_PER_S
 
     def conditions(self, widths: tuple[int, ...]) -> Implied:
-        """Conditions that follow from the sizes: attention chunks must divide the positions.
+        """Conditions that follow from the input sizes: attention chunks must divide the number of positions.
 
         Raises:
-            SpecError: No window fits a stride.
+            SpecError: For one of the strides, no listed window is possible.
         """
         for stride in self.stride:
             positions = self.size // stride
             fit = [each for each in self.window if (chunk := window_of(each)) is None or _fits(chunk, positions)]
             if not fit:
-                raise SpecError(f"none divides {positions} positions (stride {stride}); list global", field="window")
+                raise SpecError(
+                    f"no listed chunk divides {positions} positions (stride {stride}); add 'global'", field="window"
+                )
             if len(fit) < len(self.window):
                 yield {"stride": [stride]}, {"window": fit}
 
     def stem_of(self, choices: Chosen, d_model: int) -> SoundStem:
-        """The stem that ``choices`` describe, for a model of this width: Whisper's, with a smaller last stride."""
+        """The stem that ``choices`` describe: Whisper's; if ``stride`` is 4, both convolutions have stride 2."""
         strides = (1, 2) if choices["stride"] == 2 else (2, 2)
         return SoundStem(
             seconds=self.seconds,
@@ -92,32 +96,22 @@ class SoundSpace(Choices):
         )
 
     def layer(self, chosen: Chosen, parts: tuple[int, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
-        """A layer with the biases that Whisper has."""
+        """A layer with biases as in Whisper."""
         layer = bidirectional(parts, head_size=head_size, ffn=ffn, chunk=window_of(chosen["window"]))
         return replace(layer, conv=module_of(chosen["module"]))
 
     def arch(self, chosen: Chosen, layers: Iterable[Layer], whole: Whole) -> ArchSpec:
-        """The speech recogniser of ``layers`` with the stem that ``chosen`` describes."""
-        stem = self.stem_of(chosen, whole.d_model)
-        return ArchSpec(
-            name=whole.name,
-            stem=stem,
-            head=Ctc(count=self.classes),
-            d_model=whole.d_model,
-            layers=tuple(layers),
-            max_tokens=stem.tokens,
-            norm=whole.norm,
-            norm_bias=whole.norm == "layernorm",
-            positions="learned",
-        )
+        """Builds the speech recogniser from ``layers`` and from the stem that ``chosen`` describes."""
+        stem, head = self.stem_of(chosen, whole.d_model), Ctc(count=self.classes)
+        return whole.around(layers, bias=True)(stem=stem, head=head, max_tokens=stem.tokens, positions="learned")
 
     def request_tokens(self, chosen: Chosen) -> int:
-        """Positions per request."""
+        """Sequence length of a request."""
         return self.size // int(chosen["stride"])
 
     def other_input(self, arch: ArchSpec, *, run: str) -> str:
-        """Why ``arch`` cannot read this run's sounds; empty if it can."""
-        return "" if arch.reads == "sound" else f"{arch.name} reads no sound, but {run} has sounds"
+        """An error message if ``arch`` cannot read the sounds of ``run``; else empty."""
+        return "" if arch.reads == "sound" else f"{arch.name} does not read sound, but the data of {run} are sounds"
 
 
 def _fits(chunk: int, positions: int) -> bool:
@@ -126,7 +120,7 @@ def _fits(chunk: int, positions: int) -> bool:
 
 
 def window_of(window: str) -> int | None:
-    """Positions per attention chunk, from its name in a run file; None for global attention.
+    """Number of positions per attention chunk, from the window's name in a run file; None for global attention.
 
     >>> window_of("local20"), window_of("global")
     (20, None)
@@ -135,7 +129,7 @@ def window_of(window: str) -> int | None:
 
 
 def taps_of(module: str) -> int:
-    """Taps of a convolution module, from its name in a run file; 0 is none.
+    """Number of taps of a convolution module, from its name in a run file; 0 without a module.
 
     >>> taps_of("conv15"), taps_of("none")
     (15, 0)

@@ -1,4 +1,4 @@
-"""Input and output of a speech recogniser as ONNX nodes: spectrograms in, logits of every position out."""
+"""Input and output of a speech recogniser as ONNX nodes: it reads spectrograms and outputs logits per position."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _stem(s: Stream) -> None:
 
 
 def _metadata(s: Stream) -> dict[str, object]:
-    """Metadata: shape of the spectrogram."""
+    """The metadata entries, with the spectrogram's shape."""
     stem = s.arch.stem_as(SoundStem)
     return {"encodes": "characters", "image": list(stem.shape), "seconds": stem.seconds, "kv": []}
 

@@ -1,8 +1,8 @@
 """A speech recogniser whose layers may differ from each other, for ``AutoModelForCTC`` with ``trust_remote_code=True``.
 
-Needs ``chipwise_blocks.py`` next to it. ``config.arch`` describes the stem and the layers: two convolutions over
-log-mel frames; pre-norm layers of global or chunked attention, optionally a convolution module, and feed-forwards; and
-a matrix over characters at every position, of which the first is CTC's blank. Axes: B batch, M bands, T frames or
+It needs ``chipwise_blocks.py`` in the same folder. ``config.arch`` describes the stem and the layers: two convolutions
+over log-mel frames; pre-norm layers of global or chunked attention, optionally a convolution module, and feed-forwards;
+and a matrix over characters at every position. The first character is CTC's blank. Axes: B batch, M bands, T frames or
 positions, C channels, D width.
 """
 
@@ -39,7 +39,7 @@ class Frames(nn.Module):
         )
 
     def forward(self, sound_BMT: Tensor) -> Tensor:
-        """Positions (B, T', D)."""
+        """The first layer's input (B, T', D), before positions are added."""
         x = sound_BMT.transpose(1, 2)
         for conv, matrix in zip(self.convs, self.frames, strict=True):
             seen_BTCK = F.pad(x, (0, 0, conv["pad"], conv["pad"])).unfold(1, conv["kernel"], conv["stride"])
@@ -78,7 +78,7 @@ class ConvModule(nn.Module):
 
 
 class ChipwiseForCTC(ArchModel):
-    """The speech recogniser."""
+    """A CTC speech recogniser."""
 
     main_input_name = "input_features"
 

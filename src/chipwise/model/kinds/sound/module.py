@@ -5,6 +5,8 @@ Axes: B batch, M bands, T positions, D model width, V characters (the first is C
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor, nn
 
 from chipwise.model.arch.arch import ArchSpec
@@ -17,7 +19,7 @@ from chipwise.model.nn.fresh import fill
 
 
 class Transcriber(nn.Module):
-    """A speech recogniser. Call :func:`initialise` after construction: the parameters are not initialised before."""
+    """A speech recogniser. Its parameters have no valid values until :func:`initialise` or loaded weights set them."""
 
     def __init__(self, arch: ArchSpec) -> None:
         TRANSCRIBER.require(arch, work="built in torch")
@@ -38,14 +40,6 @@ class Transcriber(nn.Module):
         return self.head(self.norm(x_BTD))  # type: ignore[no-any-return]
 
 
-def initialise(model: Transcriber, *, seed: int) -> Transcriber:
-    """Fills the parameters: normal with 1/√fan-in, residual outputs scaled down by depth, positions and head small."""
-    return fill(
-        model,
-        seed=seed,
-        depth=len(model.arch.layers),
-        deviation=lambda name: 0.02 if name.startswith(("positions", "head")) else None,
-    )
-
-
+initialise = partial(fill, deviation=lambda name: 0.02 if name.startswith(("positions", "head")) else None)
+"""Fills the parameters like :func:`chipwise.model.nn.fresh.fill`; positions and head have deviation 0.02."""
 MODULE = Transcriber

@@ -1,8 +1,8 @@
-"""Published audio encoders (predicted, not exported or trained): wav2vec 2.0, HuBERT, and Whisper's encoder.
+"""Published audio encoders: wav2vec 2.0, HuBERT and Whisper's encoder. chipwise predicts only their costs.
 
-They have convolutions over samples or log-mel frames, optionally a matrix, positions by a wide convolution or a table,
-layers of attention over the whole sound with norms before or after their blocks, and optionally a matrix over
-characters.
+They begin with convolutions over samples or log-mel frames, after which there may be a matrix. Positions come from a
+wide convolution or a table. The layers' attention covers the whole sound, and norms are before or after the blocks. The
+head may be a matrix over characters.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def encoder_of(arch: ArchSpec) -> ArchSpec:
 
 
 def encoder_alone(arch: ArchSpec) -> ArchSpec:
-    """As :func:`encoder_of`, but renamed, for example to ``encoder of whisper-tiny``."""
+    """Like :func:`encoder_of`, but the encoder gets a name of its own, such as ``encoder of whisper-tiny``."""
     found = encoder_of(arch)
     return arch if found is arch else replace(found, name=f"encoder of {arch.name}")
 
@@ -48,26 +48,26 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
     stem = arch.stem_as(SoundStem)
     yield from unbuilt(arch, free=_FREE)
     if not isinstance(arch.head, Ctc | States):
-        yield f"head = {arch.head.name!r} is not built for sound"
+        yield f"head = {arch.head.name!r} is not supported for sound"
     if arch.positions != "none":
-        yield f"positions = {arch.positions!r} is not built for sound"
+        yield f"positions = {arch.positions!r} is not supported for sound"
     if arch.norm != "layernorm" or not arch.norm_bias or arch.norm_place == "both":
-        yield "norms other than LayerNorms with biases, before or after blocks, are not built for sound"
+        yield "sound models must have LayerNorms with biases, before or after the blocks"
     if arch.norm_place == "post" and arch.final_norm:
-        yield "a norm after the last layer's norm is not built"
+        yield "final_norm = True is not supported in sound models with norms after the blocks"
     if stem.axes != 1 or stem.prefix_tokens:
-        yield "a stem over frames and bands, or one with positions before the sound, is not built"
+        yield "a stem over frames and bands, or with prefix tokens, is not supported"
     if any(conv.activation != "gelu" or conv.groups != 1 for conv in stem.convs):
-        yield "convolutions of the stem with groups, or with another activation than GELU, are not built"
+        yield "convolutions of the stem with groups, or with activations other than GELU, are not supported"
     if not stem.matrix and (stem.matrix_norm or stem.convs[-1].channels != arch.d_model):
-        yield "a stem whose last convolution is not as wide as the model, without a matrix behind it, is not built"
+        yield "a stem without a matrix is only supported if its last convolution is as wide as the model"
     yield from in_layers(arch.layers, _layer_departures)
 
 
 def _layer_departures(layer: Layer) -> Iterator[str]:
     if not isinstance(layer.attention, Attention) or not isinstance(layer.ffn, FeedForward):
         kinds = " and ".join(type(each).__name__ for each in (layer.attention, layer.ffn))
-        yield f"a layer of {kinds} is not built: it takes an Attention and a FeedForward block"
+        yield f"a layer with {kinds} is not supported; it needs an Attention and a FeedForward block"
     yield from encoding_departures(layer, free=_FREE, where="for sound")
 
 

@@ -1,10 +1,11 @@
-"""Stems of speech models: how samples or log-mel frames become the positions of a transformer.
+"""Stems of speech models, which turn samples or log-mel frames into the input sequence of a transformer.
 
 References:
-    Two convolutions over log-mel frames: Radford et al. 2022 (Whisper), arXiv:2212.04356. Seven over samples, and a
-    wide one for positions: Baevski et al. 2020 (wav2vec 2.0), arXiv:2006.11477. Three over samples: Jeffries et al.
-    2024 (Moonshine), arXiv:2410.15608. Convolutions over frames and bands: Gulati et al. 2020 (Conformer),
-    arXiv:2005.08100; depthwise separable: Rekesh et al. 2023 (Fast Conformer), arXiv:2305.05084.
+    Two convolutions over log-mel frames: Radford et al. 2022 (Whisper), arXiv:2212.04356. Seven
+    convolutions over samples, and a wide convolution for positions: Baevski et al. 2020 (wav2vec 2.0),
+    arXiv:2006.11477. Three convolutions over samples: Jeffries et al. 2024 (Moonshine), arXiv:2410.15608. Convolutions
+    over frames and bands: Gulati et al. 2020 (Conformer), arXiv:2005.08100; depthwise separable ones: Rekesh et al.
+    2023 (Fast Conformer), arXiv:2305.05084.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class SoundConv:
     pad: int = 0  # zeros at each end
     groups: int = 1
     bias: bool = True
-    norm: Literal["none", "group", "layer"] = "none"  # with a weight and a bias per channel
+    norm: Literal["none", "group", "layer"] = "none"  # a norm with a weight and a bias per channel
     activation: Literal["gelu", "relu", "tanh", "none"] = "gelu"
 
     def __post_init__(self) -> None:
@@ -48,7 +49,7 @@ class SoundConv:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoundStem(Stem):
-    """Turns a sound of ``seconds`` into positions: convolutions over its frames, optionally followed by a matrix.
+    """Turns a sound of ``seconds`` seconds into a sequence: convolutions over its frames, then optionally a matrix.
 
     The input has ``rate`` frames per second with ``channels`` values each: 100 log-mel frames of 80 bands, or 16,000
     samples of one value.
@@ -80,9 +81,11 @@ class SoundStem(Stem):
         if self.rate <= 0:
             raise SpecError(f"must be above 0, not {self.rate}", field="rate")
         if not self.convs:
-            raise SpecError("a stem of sound needs a convolution", field="convs")
+            raise SpecError("a sound stem needs at least one convolution", field="convs")
         if self.tokens < 1:
-            raise SpecError(f"{self.seconds} s of sound leave no position", field="seconds")
+            raise SpecError(
+                f"{self.seconds} s of sound is too short: the convolutions leave no position", field="seconds"
+            )
         if self.position_rows and self.tokens > self.position_rows:
             longest = (
                 f"{self.seconds * self.position_rows / self.tokens:.4g} s at once ({self.position_rows} positions)"
@@ -91,11 +94,11 @@ class SoundStem(Stem):
 
     @property
     def frames(self) -> int:
-        """Frames or samples per request."""
+        """Number of frames or samples per request."""
         return round(self.seconds * self.rate)
 
     def areas(self) -> tuple[int, ...]:
-        """Frames (with two axes, times bands) of the input and of each convolution's output."""
+        """Number of frames (with two axes: frames times bands) of the input and of each convolution's output."""
         return tuple(time * bands for time, bands in self._sizes())
 
     def _sizes(self) -> list[tuple[int, int]]:
@@ -107,46 +110,41 @@ class SoundStem(Stem):
         return found
 
     def conv_inputs(self) -> tuple[int, ...]:
-        """Input channels of each convolution."""
+        """Number of input channels of each convolution."""
         return (1 if self.axes == 2 else self.channels, *(conv.channels for conv in self.convs[:-1]))
 
     @property
     def values(self) -> int:
-        """Values per position before the matrix."""
+        """Number of values per position before the matrix."""
         return self.convs[-1].channels * self._sizes()[-1][1]
 
     @property
     def tokens(self) -> int:
-        """Positions per request."""
+        """Sequence length of a request."""
         return self._sizes()[-1][0] + self.prefix_tokens
 
     @property
-    def request_tokens(self) -> int:
-        """Positions per request."""
-        return self.tokens
-
-    @property
     def seconds_heard(self) -> float:
-        """Seconds of sound in a request."""
+        """Length of the sound in a request, in seconds."""
         return self.seconds
 
     def hearing(self, seconds: float) -> SoundStem:
-        """The stem for requests of ``seconds`` of sound."""
+        """The stem for requests with ``seconds`` seconds of sound."""
         return replace(self, seconds=float(seconds))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of a request: bands and frames."""
+        """Shape of the input: bands and frames."""
         return (self.channels, self.frames)
 
     def matrices(self, d_model: int) -> tuple[tuple[int, int], ...]:
-        """Inputs and outputs of each matrix: ungrouped convolutions over frames, and the last matrix."""
+        """Input and output width of each convolution with one group (written as a matrix), and of the last matrix."""
         dense = zip(self.convs, self.conv_inputs(), strict=True)
         found = [(conv.kernel**self.axes * into, conv.channels) for conv, into in dense if conv.groups == 1]
         return (*found, *(((self.values, d_model),) if self.matrix else ()))
 
     def parameters(self, d_model: int) -> int:
-        """Parameters of convolutions, norms, the matrix, position embeddings and the mask vector."""
+        """Number of parameters of convolutions, norms, the matrix, position embeddings and the mask vector."""
         total = 0
         for conv, into in zip(self.convs, self.conv_inputs(), strict=True):
             norm = 0 if conv.norm == "none" else 2

@@ -1,4 +1,4 @@
-"""Weights of speech recognisers outside their layers."""
+"""Names and shapes of a speech recogniser's weights outside its layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from chipwise.model.kinds.sound.stem import SoundStem
 
 
 def frames(arch: ArchSpec) -> Shapes:
-    """The matrices over frames, and the table of positions."""
+    """Weights of the matrices over frames, and of the position table."""
     stem = arch.stem_as(SoundStem)
     for i, (into, out) in enumerate(stem.matrices(arch.d_model)):
         yield from linear(f"stem.frames.{i}", out, into, bias=True)
@@ -16,6 +16,6 @@ def frames(arch: ArchSpec) -> Shapes:
 
 
 def characters(arch: ArchSpec) -> Shapes:
-    """The last norm and the matrix over characters."""
+    """Weights of the final norm and of the matrix over characters."""
     yield from norm(arch, "norm")
     yield from linear("head", arch.outputs, arch.d_model, bias=True)

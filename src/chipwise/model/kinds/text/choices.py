@@ -13,7 +13,7 @@ from chipwise.model.kinds.choices import NO_ATTENTION, Choices, Chosen, Parts, W
 
 
 class TextChoices(Choices):
-    """Text decoders, which have only the choices that all spaces have."""
+    """The search choices of text decoders: only those that all kinds of models have."""
 
     __slots__ = ()
     noun = "text"
@@ -24,7 +24,10 @@ class TextChoices(Choices):
     bare = True
 
     def attention(self, heads: tuple[int | str, ...], kv_heads: tuple[int, ...]) -> tuple[Parts, ...]:
-        """Possible (heads, KV heads), where KV heads divide heads; ``NO_ATTENTION`` last, if heads may be ``none``."""
+        """Pairs (heads, KV heads) in which the number of KV heads divides the number of heads.
+
+        ``NO_ATTENTION`` comes last if ``heads`` lists ``none``.
+        """
         counted = [many for many in heads if isinstance(many, int)]
         pairs = tuple((many, few) for many, few in itertools.product(counted, kv_heads) if many % few == 0)
         return (*pairs, NO_ATTENTION) if len(counted) < len(heads) else pairs
@@ -37,21 +40,13 @@ class TextChoices(Choices):
         return Layer(attention=Attention(heads=heads, kv_heads=kv_heads, head_size=head_size), ffn=ffn)
 
     def arch(self, chosen: Chosen, layers: Iterable[Layer], whole: Whole) -> ArchSpec:
-        """The decoder of ``layers`` with the vocabulary size in ``chosen``."""
-        return ArchSpec(
-            name=whole.name,
-            stem=Tokens(vocab_size=chosen["vocab_size"]),
-            head=LmHead(tied=chosen["tie_embeddings"]),
-            d_model=whole.d_model,
-            layers=tuple(layers),
-            max_tokens=whole.max_tokens,
-            norm=whole.norm,
-            norm_place=whole.norm_place,
-            final_norm=whole.norm_place != "post",
-        )
+        """Builds the decoder from ``layers``, with the vocabulary size in ``chosen``."""
+        stem, head = Tokens(vocab_size=chosen["vocab_size"]), LmHead(tied=chosen["tie_embeddings"])
+        norms = {"norm_place": whole.norm_place, "final_norm": whole.norm_place != "post"}
+        return whole.around(layers)(stem=stem, head=head, max_tokens=whole.max_tokens, **norms)
 
     def request_tokens(self, chosen: Chosen) -> int:
-        """0: requests have no fixed length."""
+        """Returns 0: requests have no fixed length."""
         return 0
 
 

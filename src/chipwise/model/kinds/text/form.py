@@ -1,4 +1,4 @@
-"""Text decoders that chipwise builds, trains and exports itself. For other decoders it only estimates costs.
+"""Text decoders that chipwise builds, trains and exports itself. For other decoders it only predicts costs.
 
 Such a model has grouped-query attention, a feed-forward or both in each layer, and a head over the vocabulary.
 """
@@ -22,12 +22,12 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
     after = arch.norm_place == "post"
     yield from unbuilt(arch, free=_FREE | {"final_norm"} if after else _FREE)
     if after and arch.final_norm:
-        yield "norm_place = 'post' with a final norm (OLMo 2) is not built"
+        yield "norm_place = 'post' with a final norm (OLMo 2) is not supported"
 
     def in_layer(layer: Layer) -> Iterator[str]:
         yield from block_departures(layer, free=_FREE)
         if isinstance(layer.attention, Attention) and layer.attention.rope != (arch.positions == "rope"):
-            yield "attention without the rotary positions of other layers is not built"
+            yield "layers without rotary positions are not supported if other layers have them"
 
     yield from in_layers(arch.layers, in_layer)
 
@@ -38,8 +38,7 @@ DECODER = Form(
     departures=_departures,
     does=lambda arch: "reads text",
     weights=(weights.stem, weights.head),
-    graph="text.graph",
-    module="text.module",
+    package="text",
     modelling=lambda arch: Modelling("modeling_chipwise.py", "AutoModelForCausalLM", "ChipwiseForCausalLM"),
     folders="text.hf",
     inputs=random_tokens,

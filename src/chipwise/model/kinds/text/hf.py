@@ -1,4 +1,4 @@
-"""Decoders in Hugging Face folders: names of weights in Llama (which most families share) and GPT-2."""
+"""Decoders in Hugging Face folders: names of weights in GPT-2 and in Llama, whose names most families use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from chipwise.core.arrays import Float32Array
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.kinds.form import Checkpoint, HfFolders, Tensors
+from chipwise.model.kinds.form import Checkpoint, HfFolders, Tensors, published_name
 from chipwise.model.published.write import family_of, to_config
 
 _BLOCKS = {
@@ -24,11 +24,7 @@ _BLOCKS = {
     "ffn.up": "mlp.up_proj",
     "ffn.down": "mlp.down_proj",
 }
-_OUTSIDE = {
-    "embedding.weight": "model.embed_tokens.weight",
-    "norm.weight": "model.norm.weight",
-    "head.weight": "lm_head.weight",
-}
+_OUTSIDE = {"embedding": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
 
 
 def _write(arch: ArchSpec, weights: Tensors) -> tuple[dict[str, object], Tensors] | None:
@@ -38,12 +34,8 @@ def _write(arch: ArchSpec, weights: Tensors) -> tuple[dict[str, object], Tensors
 
 
 def _llama_name(name: str) -> str:
-    """The name in a Llama-style checkpoint of chipwise's weight ``name``."""
-    if name in _OUTSIDE:
-        return _OUTSIDE[name]
-    _, number, rest = name.split(".", 2)
-    block, _, kind = rest.rpartition(".")
-    return f"model.layers.{number}.{_BLOCKS[block]}.{kind}"
+    """The name that chipwise's weight ``name`` has in a Llama-style checkpoint."""
+    return published_name(name, _OUTSIDE, _BLOCKS, "model.layers")
 
 
 def _read_llama(arch: ArchSpec, held: Checkpoint) -> tuple[ArchSpec, Tensors]:
@@ -56,7 +48,7 @@ def _read_gpt2(arch: ArchSpec, held: Checkpoint) -> tuple[ArchSpec, Tensors]:
 
 
 def _from_gpt2(tensors: Iterable[tuple[str, Float32Array]]) -> Iterator[tuple[str, Float32Array]]:
-    """GPT-2's weights under chipwise's names: its Conv1D matrices are (in, out), and its q, k and v are one matrix."""
+    """GPT-2's weights under chipwise's names: transposes its (in, out) matrices, and splits q, k and v."""
     outside = {"wte.weight": "embedding.weight", "wpe.weight": "positions.weight"}
     blocks = {
         "ln_1": "attention_norm",

@@ -12,8 +12,8 @@ from chipwise.model.blocks.lowering import Named, Operators, Pass, Place
 def last_mixing(arch: ArchSpec) -> Place | None:
     """The last block that mixes positions: an attention, or a block with a convolution; None if there is none.
 
-    After that block's attention or convolution, positions are independent, so only the last one of each sequence is
-    computed further.
+    After that block's attention or convolution, positions are independent, so only the last position of each sequence
+    is needed.
     """
     found: Place | None = None
     for i, layer in enumerate(arch.layers):

@@ -1,6 +1,6 @@
 """A decoder whose layers may differ from each other, for ``AutoModelForCausalLM`` with ``trust_remote_code=True``.
 
-Needs ``chipwise_blocks.py`` next to it. ``config.arch`` describes the layers: each has an attention block, a
+It needs ``chipwise_blocks.py`` in the same folder. ``config.arch`` describes the layers: each has an attention block, a
 feed-forward block, or both, each with a residual connection and its norms; a layer may share the weights of an
 earlier one. Axes: B batch, T new tokens, S all tokens, N heads, H head size, D model width.
 """
@@ -31,7 +31,10 @@ __all__ = ["ChipwiseConfig", "ChipwiseForCausalLM"]
 
 @dataclass(frozen=True)
 class Places:
-    """The new tokens' ``position`` (B or 1, T), attention mask (B or 1, 1, T, S), and ``real`` (B, T): 0 at padding."""
+    """Positions and masks of the new tokens.
+
+    ``position`` is (B or 1, T), the attention mask ``visible`` (B or 1, 1, T, S). ``real`` (B, T) is 0 at padding.
+    """
 
     position: Tensor
     visible: Tensor
@@ -39,7 +42,7 @@ class Places:
 
 
 def rotate(x_BNTH: Tensor, angle_BTH: Tensor) -> Tensor:
-    """``x_BNTH`` rotated by its positions' angles; cosines and sines hold half a head each."""
+    """Applies rotary positions to ``x_BNTH``; ``angle_BTH`` has half a head's width."""
     cos, sin = angle_BTH.cos().float(), angle_BTH.sin().float()
     cos = torch.cat((cos, cos), dim=-1)[:, None].to(x_BNTH.dtype)
     sin = torch.cat((-sin, sin), dim=-1)[:, None].to(x_BNTH.dtype)
@@ -54,7 +57,10 @@ class ShortConv(nn.Module):
         self.weight = nn.Parameter(torch.zeros(width, 1, taps))
 
     def forward(self, x_BTD: Tensor, real_BT: Tensor | None, cache: DynamicCache | None, slot: int) -> Tensor:
-        """The result. ``slot`` of ``cache`` keeps inputs as keys of one head; padding (0 in ``real_BT``) becomes 0."""
+        """The block's output. Inputs at padding (0 in ``real_BT``) are set to 0.
+
+        ``cache`` stores the inputs in ``slot``, as the keys of one head.
+        """
         x_BTD = x_BTD if real_BT is None else x_BTD * real_BT[..., None].to(x_BTD.dtype)
         seen, taps, tokens = x_BTD, self.weight.shape[-1], x_BTD.shape[1]
         if cache is not None:
@@ -75,7 +81,7 @@ class DecoderAttentionBlock(Projections):
         self.k_norm = nn.RMSNorm(self.head_size, eps=arch["norm_eps"]) if block["qk_norm"] else None
 
     def forward(self, x_BTD: Tensor, at: Places, cache: DynamicCache | None, slot: int) -> Tensor:
-        """The block's output; new keys and values go to ``slot`` of ``cache``."""
+        """The block's output. New keys and values are added to ``cache`` in ``slot``."""
         position_BT, visible = at.position, at.visible
         q_BNTH, k_BNSH, v_BNSH = (self.by_heads(part(x_BTD)) for part in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
@@ -94,7 +100,7 @@ class DecoderAttentionBlock(Projections):
 
 
 class DecoderLayer(nn.Module):
-    """One residual layer, with norms before its blocks, after the sums, or before and after each block."""
+    """One residual layer, with norms before its blocks, after the residual sums, or before and after each block."""
 
     def __init__(self, layer: dict[str, Any], arch: dict[str, Any], number: int) -> None:
         super().__init__()
@@ -114,17 +120,17 @@ class DecoderLayer(nn.Module):
                     setattr(self, f"{name}_{place}", make_norm(arch))
 
     def read(self, name: str, x_BTD: Tensor) -> Tensor:
-        """The input of the block ``name``: the residual stream, normed unless norms are only after the sums."""
+        """The input of the block ``name``: the residual stream, normed unless norms follow the residual sums."""
         return x_BTD if self.place == "post" else getattr(self, f"{name}_norm")(x_BTD)
 
     def added(self, name: str, x_BTD: Tensor, y_BTD: Tensor) -> Tensor:
-        """The residual stream after the block ``name`` with the output ``y_BTD``."""
+        """The residual stream after adding ``y_BTD``, the output of the block ``name``."""
         if self.place == "post":
             return getattr(self, f"{name}_norm")(x_BTD + y_BTD)
         return x_BTD + (getattr(self, f"{name}_post_norm")(y_BTD) if self.place == "both" else y_BTD)
 
     def forward(self, x_BTD: Tensor, at: Places, cache: DynamicCache | None, slots: Iterator[int]) -> Tensor:
-        """The residual stream after the layer, which takes the next ``slots`` of ``cache``."""
+        """The residual stream after the layer. ``slots`` yields the numbers of unused slots in ``cache``."""
         if self.attention is not None:
             slot, h_BTD = next(slots), self.read("attention", x_BTD)
             if self.attention_conv is not None:
@@ -139,7 +145,7 @@ class DecoderLayer(nn.Module):
 
 
 class ChipwiseForCausalLM(TextModel, GenerationMixin):
-    """The model with its head, which is the token table if they are tied."""
+    """The decoder with its LM head. A tied head is the token table."""
 
     _no_split_modules = ("DecoderLayer",)
 
@@ -161,7 +167,7 @@ class ChipwiseForCausalLM(TextModel, GenerationMixin):
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """The head; None if it is the token table."""
+        """The LM head; None if it is tied to the token table."""
         return self.head
 
     def forward(
@@ -177,7 +183,7 @@ class ChipwiseForCausalLM(TextModel, GenerationMixin):
         return_dict: bool | None = None,
         **kwargs: object,
     ) -> CausalLMOutputWithPast | tuple[Tensor, ...]:
-        """Logits of every position (of the last ``logits_to_keep``, unless 0), and the cache with the new tokens.
+        """Logits of the last ``logits_to_keep`` positions (0 means all positions), and the cache with the new tokens.
 
         ``attention_mask`` is (B, S) with zeros on padding.
         """
@@ -197,7 +203,7 @@ class ChipwiseForCausalLM(TextModel, GenerationMixin):
         at = Places(position=position_ids, visible=visible, real=real_BT)
         slots = count()  # cache slots in order of use: one per attention and convolution, also when weights are shared
         if past_key_values is not None and not self.remembers:
-            one_B1T1 = x_BTD[:, None, :, :1]  # cached only because its length counts the positions
+            one_B1T1 = x_BTD[:, None, :, :1]  # only its cached length is used: it counts positions
             past_key_values.update(one_B1T1, one_B1T1, 0)
         for owner in self.order:
             x_BTD = self.layers[owner](x_BTD, at, past_key_values, slots)
@@ -211,7 +217,7 @@ class ChipwiseForCausalLM(TextModel, GenerationMixin):
 
 
 def _causal(tokens: int, total: int, attention_mask: Tensor | None, device: torch.device) -> Tensor:
-    """Causal mask of the new tokens, (B or 1, 1, T, S); a token always sees itself, so that padding stays finite."""
+    """Causal mask of the new tokens, (B or 1, 1, T, S); a token always sees itself, so padding gives no NaN."""
     query = torch.arange(total - tokens, total, device=device)[:, None]
     key = torch.arange(total, device=device)[None]
     visible = (key <= query)[None, None]

@@ -27,14 +27,14 @@ Cache = tuple[Tensor, ...]  # per layer: keys and values (B, kv_heads, S, H), th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """State after previous passes: number of tokens read, and each layer's cache."""
+    """The state after previous passes: the number of tokens read, and each layer's cache."""
 
     tokens: int
     caches: list[Cache | None]
 
 
 class LayerModule(nn.Module):
-    """One residual layer, with norms before its blocks, after the sums, or before and after each block."""
+    """One residual layer, with norms before its blocks, after the residual sums, or before and after each block."""
 
     def __init__(self, arch: ArchSpec, layer: Layer) -> None:
         super().__init__()
@@ -54,12 +54,12 @@ class LayerModule(nn.Module):
             self.ffn_post_norm = None if layer.ffn is None else make_norm(arch)
 
     def read(self, name: str, x_BTD: Tensor) -> Tensor:
-        """The input of the block ``name``: the residual stream, normed unless norms are only after the sums."""
+        """The input of the block ``name``: the residual stream, normed unless norms follow the residual sums."""
         normed: Tensor = x_BTD if self.place == "post" else getattr(self, f"{name}_norm")(x_BTD)
         return normed
 
     def added(self, name: str, x_BTD: Tensor, y_BTD: Tensor) -> Tensor:
-        """The residual stream after the block ``name`` with the output ``y_BTD``."""
+        """The residual stream after adding ``y_BTD``, the output of the block ``name``."""
         if self.place == "post":
             total: Tensor = getattr(self, f"{name}_norm")(x_BTD + y_BTD)
             return total
@@ -88,10 +88,10 @@ class LayerModule(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A decoder language model. Call :func:`initialise` after construction: the parameters are not initialised before.
+    """A text decoder. Its parameters have no valid values until :func:`initialise` or loaded weights set them.
 
-    Layers that share weights are one module: ``layers`` holds weight owners by number, ``order`` the owner to run at
-    each depth.
+    Layers that share weights are one module. ``layers`` maps the number of each layer with its own weights to the
+    layer's module. For each layer of the model, in order, ``order`` has the key of its module in ``layers``.
     """
 
     def __init__(self, arch: ArchSpec) -> None:
@@ -114,11 +114,11 @@ class Transformer(nn.Module):
 
     @property
     def head_table(self) -> Tensor:
-        """The head's matrix (V, D): the token table if they are tied."""
+        """The head's matrix (V, D): the token table if the head is tied."""
         return self.embedding.weight if self.head is None else self.head.weight
 
     def hidden(self, tokens_BT: Tensor, past: Past | None = None) -> tuple[Tensor, Past]:
-        """Inputs of the head (B, T, D), after the final norm, and the state for the next pass."""
+        """The head's input (B, T, D), after the final norm, and the state for the next pass."""
         past = past or Past(tokens=0, caches=[None] * len(self.order))
         start, end = past.tokens, past.tokens + tokens_BT.shape[1]
         x_BTD = self.embedding(tokens_BT)
@@ -143,7 +143,9 @@ class Transformer(nn.Module):
 
 
 def initialise(model: Transformer, *, seed: int) -> Transformer:
-    """Fills the parameters: normal with 1/√fan-in (the table with 0.02·…), residual outputs scaled down by depth.
+    """Initialises the parameters like :func:`fill`, except for tables, head and short convolutions.
+
+    Tables and head have the standard deviation 1/√d_model; short convolutions start at 0.
 
     References:
         Residual scaling by 1/√(2·depth): Radford et al. 2019 (GPT-2), section 2.3.
@@ -155,7 +157,7 @@ def initialise(model: Transformer, *, seed: int) -> Transformer:
             return 0.0
         return wide if name.startswith(("embedding", "positions", "head")) else None
 
-    return fill(model, seed=seed, depth=len(model.arch.layers), deviation=deviation)
+    return fill(model, seed=seed, deviation=deviation)
 
 
 MODULE = Transformer

@@ -1,4 +1,4 @@
-"""Weights of a decoder's token table and head."""
+"""Names and shapes of a decoder's weights outside its layers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from chipwise.model.blocks.weights import Shapes, norm
 
 
 def stem(arch: ArchSpec) -> Shapes:
-    """The token and position tables."""
+    """Weights of the token table and, if positions are learned, of the position table."""
     yield "embedding.weight", (arch.vocab_size, arch.d_model)
     if arch.positions == "learned":
         yield "positions.weight", (arch.max_tokens, arch.d_model)
 
 
 def head(arch: ArchSpec) -> Shapes:
-    """The last norm, if there is one, and the head if it is not tied."""
+    """Weights of the final norm, if there is one, and of the head if it is not tied."""
     if arch.final_norm:
         yield from norm(arch, "norm")
     if not arch.tie_embeddings:

@@ -1,7 +1,7 @@
 """Configs of well-known models, one file per family, copied from their ``config.json``.
 
-Repositories that only fine-tune, convert or quantise one of them are recognised too: such endings of a name are
-ignored.
+Repositories that only fine-tune, convert or quantise one of these models are recognised too, because endings such as
+``-Instruct`` or ``-GGUF`` are ignored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WEIGHTS = (  # weight format by name ending; the maker's FP8 format is in the f
 _SAID = {  # notes on nicknames, by their section
     "usual": "{name} is ambiguous: taken as {found}",
     "distilled": "{name} is {found}, a smaller model distilled from DeepSeek-R1",
-    "decoder": "{name} is answered with its decoder, {found}",
+    "decoder": "{name}: the results are only for its decoder, {found}",
 }
 
 
@@ -48,7 +48,7 @@ def config_of(name: str) -> dict[str, Any]:
 
 
 def id_of(name: str) -> str:
-    """The known Hugging Face id of ``name`` as people write it: ``llama3.1:8b``, or a repository's address.
+    """The known Hugging Face id that ``name`` means. Users may type ``llama3.1:8b`` or a repository's address.
 
     Raises:
         UnknownName: No family lists the model, or the name is ambiguous.
@@ -63,7 +63,7 @@ def is_listed(name: str) -> bool:
 
 
 def said_of(name: str) -> str | None:
-    """A note on which model ``name`` was taken to mean, if the name is ambiguous; else None.
+    """A note that says which model ``name`` was taken to mean; None if the meaning is obvious.
 
     Raises:
         UnknownName: No family lists the model.
@@ -73,7 +73,7 @@ def said_of(name: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _reading(name: str) -> tuple[str, str | None]:
-    """The id of ``name``, and a note if the name was ambiguous."""
+    """The id that ``name`` means, and the note that :func:`said_of` returns."""
     page = typed.page_of(name)
     wanted, tail = page.lower(), page.lower().rpartition("/")[2]
     whole, tails = _index()
@@ -108,23 +108,23 @@ def _found(name: str) -> str | None:
 
 
 def without_folder(name: str) -> str:
-    """A phrase for errors: why ``name`` is not a folder with weights."""
+    """A phrase for error messages that says why ``name`` is not a folder with weights."""
     if Path(name).exists():
-        return "is no folder with weights"
+        return "is not a folder with weights"
     try:
         known = id_of(name)
     except UnknownName:
         return "there is no such folder"
-    return f"is the name of a known model, whose weights do not come with chipwise; download the folder of {known}"
+    return f"is the name of a known model, but chipwise does not contain its weights; download the folder of {known}"
 
 
 def default_weights(model: str) -> str | None:
     """The published weight format of ``model``, from its name or its family; None for 16 bits.
 
-    In gpt-oss only the experts are MXFP4; no quantised checkpoint quantises its token table.
+    Not all matrices have this format: gpt-oss has MXFP4 only in experts, and no token table is quantised.
 
     Raises:
-        UnknownName: Not a known model, nor a known model's name followed by a format.
+        UnknownName: ``model`` is neither a known name nor a known name followed by a format.
     """
     key = id_of(model)
     family = _family_of()[key]
@@ -142,7 +142,7 @@ def default_weights(model: str) -> str | None:
 
 @cache
 def _index() -> tuple[dict[str, str], dict[str, str]]:
-    """Known ids by their lower-case form, and by the lower-case part after the slash."""
+    """Two mappings from lower-case names to known ids: one for ids, one for aliases and for ids without the owner."""
     whole: dict[str, str] = {}
     tails: dict[str, str] = {}
     for family in _families():
@@ -162,7 +162,7 @@ def _entries() -> tuple[typed.Entry, ...]:
 
 @cache
 def _nicknames() -> dict[str, tuple[str, Any]]:
-    """Section and model of each nickname, by the nickname's key."""
+    """For each nickname's key: its section in ``nicknames.yaml``, and the model or models that the nickname means."""
     listed = Record.read(Path(__file__).parents[1] / "nicknames.yaml")
     sections = ((section, listed.record(section).data) for section in listed)
     return {typed.key_of(name): (section, found) for section, rows in sections for name, found in rows.items()}

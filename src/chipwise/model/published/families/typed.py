@@ -1,9 +1,11 @@
-"""Finds the known model that a typed name means; every typed word must match.
+"""Finds the known model that a user's typed name means. Every typed word must match.
 
-A known model fits if each typed word is in its name, is its maker, is a word for tuning or storage (``instruct``,
-``q4_k_m``), or is its number of parameters if its name has none (``phi4:14b``). The other words of its name may only be
-sizes, releases and words for tuning: ``qwen3 30b`` is Qwen3-30B-A3B and never Qwen3-Coder-30B-A3B, since ``coder`` was
-not typed.
+A typed word matches a known model if the word is in the model's name, names the model's maker, or is a word for tuning
+or storage (``instruct``, ``q4_k_m``). If the model's name has no size, a typed size matches if it is about the model's
+number of parameters (``phi4:14b``).
+
+Words of the model's name that were not typed may only be sizes, releases and words for tuning: ``qwen3 30b`` is
+Qwen3-30B-A3B and never Qwen3-Coder-30B-A3B, because ``coder`` was not typed.
 """
 
 from __future__ import annotations
@@ -27,15 +29,15 @@ _PAGE = re.compile(r"/(?:tree|blob|resolve|raw)/.*$|[?#].*$")
 _SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bmt]|\d+x\d+(?:\.\d+)?b|\d+e")
 _YEAR = re.compile(r"\d{4}")  # year and month, in either order
 _RELEASE = re.compile(rf"v\d+(?:\.\d+)+|{_YEAR.pattern}")  # v0.3, 2507
-_MAKERS = frozenset({"deepseek", "meta", "nvidia"})  # makers with which model names begin and which people omit
+_MAKERS = frozenset({"deepseek", "meta", "nvidia"})  # makers that begin model names but are often omitted
 _UNIT = {"m": 1e6, "b": 1e9, "t": 1e12}
-MOST_POINTS = 4  # underscores between digits of which each may stand for a point
+MOST_POINTS = 4  # most underscores between digits that are tried as points
 AS_ROUNDED = 0.06  # largest relative rounding of parameters in a name: phi4:14b has 14.7 billion
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A name of a known model, split into words, with words for its maker."""
+    """One name of a known model: its words, and the words by which users may name the model's maker."""
 
     id: str
     words: tuple[str, ...]
@@ -44,7 +46,7 @@ class Entry:
 
     @classmethod
     def of(cls, known: str, alias: str | None = None) -> Entry:
-        """The entry for an id, or for another name of that id."""
+        """The entry for an id or, with ``alias``, for another name of that id."""
         owner, _, tail = known.rpartition("/")
         name = alias or tail
         maker = {word for part in (owner, owner.removesuffix("ai")) for word in words_of(part)}
@@ -63,7 +65,7 @@ def page_of(name: str) -> str:
 
 
 def key_of(name: str) -> str:
-    """The words of a name that identify a model, as one text: the key of nickname tables."""
+    """The words of ``name`` that identify a model, joined into one text; nickname tables use it as their key."""
     return " ".join(_counted(name))
 
 
@@ -73,14 +75,14 @@ def meant(
     """The id of the single entry that ``name`` means.
 
     Args:
-        name: What was typed, after the owner of a repository.
-        entries: All known names.
-        parameters: Number of parameters of an id.
-        same: Whether two ids have equal configs.
+        name: The typed name, without the repository's owner.
+        entries: All known names of models.
+        parameters: Given an id, returns the model's number of parameters.
+        same: Returns whether two ids have equal configs.
 
     Raises:
         AmbiguousName: Several entries fit.
-        UnknownName: No entry fits; the message lists the nearest.
+        UnknownName: No entry fits; the message lists the most similar names.
     """
     typed = _counted(name)
     perfect: list[str] = []
@@ -105,7 +107,7 @@ def meant(
 
 
 def spellings(name: str) -> list[str]:
-    """Other ways to write a name: with points in its numbers, and without ``v`` before a release; none of them itself.
+    """Other spellings of ``name``: with decimal points in its numbers, and without ``v`` before a release.
 
     >>> spellings("qwen3_0_6b"), spellings("Llama-v3.2-1B-Instruct")
     (['qwen3.0_6b', 'qwen3_0.6b', 'qwen3.0.6b'], ['llama-3.2-1b-instruct'])
@@ -126,7 +128,7 @@ def spellings(name: str) -> list[str]:
 
 
 def _missing(typed: Sequence[str], entry: Entry, parameters: Callable[[str], float]) -> list[str] | None:
-    """Words of an entry that were not typed; None if the entry does not explain a typed word."""
+    """The words of an entry that were not typed; None if a typed word does not fit the entry."""
     own = list(entry.words)
     neutral = () if "base" in own else ("base",)  # a size of BERT and Whisper; in other names a word for tuning
     extra = [word for word in left_of(typed, own) if word not in neutral and word not in entry.maker]

@@ -1,4 +1,4 @@
-"""The rules, by subject, listed in ``RULES``; other packages add theirs by entry points ``chipwise.rules``."""
+"""The rules, one file per subject. ``RULES`` lists them; packages add rules as ``chipwise.rules`` entry points."""
 
 from chipwise.core.tables import Table
 

@@ -1,4 +1,4 @@
-"""Attention with a smaller cache."""
+"""Rules that propose attention whose KV cache is smaller."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ EVERY = 6  # one layer in six has global attention
 
 
 def kv_heads(case: Case) -> Iterator[Proposal]:
-    """Proposes a quarter of the KV heads (at least one per device) where attention takes 10 % of decode or more.
+    """Proposes a quarter as many KV heads (at least one per device) if attention takes 10 % of decode or more.
 
-    Multi-head attention caches keys and values for every head; grouped-query heads share them, so decode reads less
-    cache.
+    Multi-head attention caches keys and values for every head. In grouped-query attention several heads share them, so
+    decode reads a smaller cache.
     """
     widest, fewer = _kv_heads(case, least_share=0.1)
     if fewer is None:
@@ -35,13 +35,16 @@ def kv_heads(case: Case) -> Iterator[Proposal]:
         how=f"set num_key_value_heads to {fewer} and train from scratch, or "
         "merge heads of a checkpoint and continue training",
         changed=case.question.but(arch=each_attention(case.arch, change)),
-        quality="a little: grouped queries come close to multi-head quality after training on with 5 % of the compute",
+        quality="a small loss: grouped queries come close to multi-head quality after 5 % more training compute",
         source="Ainslie et al. 2023, GQA, arXiv:2305.13245",
     )
 
 
 def _kv_heads(case: Case, *, least_share: float) -> tuple[int, int | None]:
-    """Most KV heads of a layer, and about a quarter of them; None if attention takes less than a share of decode."""
+    """The largest number of KV heads in a layer, and about a quarter of this number.
+
+    None if attention takes less than ``least_share`` of decode.
+    """
     found = attentions(case.arch)
     if not found or case.share("decode", kind="attention") < least_share:
         return 0, None
@@ -49,9 +52,9 @@ def _kv_heads(case: Case, *, least_share: float) -> tuple[int, int | None]:
 
 
 def kv_heads_by_layer(case: Case) -> Iterator[Proposal]:
-    """Proposes a quarter of the KV heads in every second layer, where attention takes 20 % of decode or more.
+    """Proposes a quarter as many KV heads in every second layer, if attention takes 20 % of decode or more.
 
-    This gives half of the saving with less loss of quality than in all layers; each device keeps at least one KV head.
+    This saves half as much as changing all layers, and costs less quality. Each device keeps at least one KV head.
     """
     widest, fewer = _kv_heads(case, least_share=0.2)
     if fewer is None or any(layer.shares is not None for layer in case.arch.layers):
@@ -70,15 +73,16 @@ def kv_heads_by_layer(case: Case) -> Iterator[Proposal]:
         how="a spec with layers that differ; train from scratch, or "
         "merge those layers' heads in a checkpoint and continue training",
         changed=case.question.but(arch=replace(case.arch, layers=layers)),
-        quality="less than fewer heads in every layer costs; choose the layers by a short training",
+        quality="a smaller loss than with fewer heads in every layer; choose the layers by short training runs",
         source="Ainslie et al. 2023, GQA, arXiv:2305.13245; Bercovich et al. 2024, Puzzle, arXiv:2411.19146",
     )
 
 
 def latent_attention(case: Case) -> Iterator[Proposal]:
-    """Proposes latent attention with as many query heads, if it halves the cache and reading it takes a relevant share.
+    """Proposes latent attention with the same query heads, if it at least halves the KV cache.
 
-    Latent attention caches one small vector per token instead of keys and values.
+    Latent attention caches one small vector per token instead of keys and values. The rule applies if attention takes
+    10 % of decode or more.
     """
     found = attentions(case.arch)
     if not found or case.share("decode", kind="attention") < 0.1 or case.sheet is None:
@@ -104,9 +108,10 @@ def latent_attention(case: Case) -> Iterator[Proposal]:
 
 
 def window(case: Case) -> Iterator[Proposal]:
-    """Proposes windows of 1,024 tokens in five of six layers, if contexts are longer and attention takes 10 % or more.
+    """Proposes sliding windows of 1,024 tokens in five of six layers, if contexts are longer than the window.
 
-    With sliding windows most layers attend only to recent tokens, and a few to all tokens.
+    Most layers then attend only to recent tokens, and a few layers attend to all tokens. The rule applies if attention
+    takes 10 % of the time or more.
     """
     tokens = case.question.prompt_tokens + case.question.new_tokens
     shares = {phase: case.share(phase, kind="attention") for phase in ("prefill", "decode")}
@@ -129,15 +134,15 @@ def window(case: Case) -> Iterator[Proposal]:
         how=f"sliding_window {WINDOW}, every sixth layer global; train from scratch, or continue training a checkpoint",
         changed=case.question.but(arch=replace(case.arch, layers=layers)),
         headline="tpot_p50" if shares["decode"] >= shares["prefill"] else "ttft_p50",
-        quality="perplexity as good at this ratio; retrieval over long contexts rests on the global layers",
+        quality="perplexity stays equally good; retrieval over long contexts depends on the global layers",
         source="Gemma Team 2025, Gemma 3, arXiv:2503.19786, section 5.2",
     )
 
 
 def replicated_kv(case: Case) -> Iterator[Proposal]:
-    """Proposes one device per KV head in each attention replica, and more replicas, for mixtures of experts.
+    """For mixtures of experts, proposes more attention replicas, each with as many devices as there are KV heads.
 
-    With more devices than KV heads, several devices hold and read copies of the same heads.
+    If a replica has more devices than KV heads, several devices hold and read copies of the same heads.
     """
     found, tp = attentions(case.arch), case.question.deployment.tp
     if not found or not mixture(case.arch):
@@ -147,7 +152,7 @@ def replicated_kv(case: Case) -> Iterator[Proposal]:
         return
     replicas = tp // heads * case.question.deployment.dp
     yield Proposal(
-        title=f"{tp} devices for {heads} KV heads -> {replicas} replicas of attention on {heads} each",
+        title=f"{tp} devices for {heads} KV heads -> {replicas} replicas of attention on {heads} devices each",
         touches="parallelism",
         how=f"--tensor-parallel-size {heads} --data-parallel-size {replicas} with expert parallelism",
         changed=case.question.but(tp=heads, dp=replicas),

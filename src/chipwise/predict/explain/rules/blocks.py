@@ -1,4 +1,4 @@
-"""Other blocks and layers of about the same quality."""
+"""Rules that propose different blocks and layers of about the same quality."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SMALL = 2e9  # parameters; below this, size decides whether a model ships
 
 
 def depth(case: Case) -> Iterator[Proposal]:
-    """Proposes half the layers at √2 the width, for models whose layers are all equal.
+    """Proposes half as many layers, each √2 times as wide, for models whose layers are all equal.
 
-    At equal parameters, fewer and wider layers have fewer and larger kernels.
+    With the same number of parameters, fewer and wider layers need fewer and larger kernels.
     """
     wider = half_as_deep(case.arch)
     if wider is None:
@@ -31,7 +31,7 @@ def depth(case: Case) -> Iterator[Proposal]:
         how=f"hidden_size {wider.d_model}, {len(wider.layers)} layers, FFN and heads in proportion; train from scratch",
         changed=case.question.but(arch=wider),
         headline=case.slower,
-        quality="usually a little worse: at equal size deeper models are better; measure with a short training",
+        quality="usually a little worse: at equal size deeper models are better; measure with a short training run",
         source="Levine et al. 2020, arXiv:2006.12467; Liu et al. 2024, MobileLLM, arXiv:2402.14905",
     )
 
@@ -58,9 +58,10 @@ def half_as_deep(arch: ArchSpec) -> ArchSpec | None:
 
 
 def plain_ffn(case: Case) -> Iterator[Proposal]:
-    """Proposes a plain feed-forward with equal parameters, where activations are separate kernels that take time.
+    """Proposes plain feed-forwards instead of gated ones, if the activations are separate kernels that take much time.
 
-    Gated feed-forwards have three matrices and an activation with two inputs; plain ones have two.
+    A gated feed-forward has three matrices and an activation with two inputs; a plain one has two matrices and an
+    activation with one input. The number of parameters stays the same.
     """
     blocks = feed_forwards(case.arch)
     if not blocks or not blocks[0].gated or _share(case) < 0.03:
@@ -70,24 +71,24 @@ def plain_ffn(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title=f"gated FFN of {blocks[0].width} -> plain FFN of {width} with ReLU",
         touches="architecture",
-        how=f"two matrices of width {width} and a ReLU between; train from scratch",
+        how=f"two matrices of width {width} and a ReLU between them; train from scratch",
         changed=case.question.but(arch=changed),
         headline=case.slower,
-        quality="gated units are a little better at equal size",
+        quality="a little worse: gated feed-forwards are better at equal size",
         source="Shazeer 2020, GLU Variants Improve Transformer, arXiv:2002.05202",
     )
 
 
 def _share(case: Case) -> float:
-    """Share of activations in the longer phase of a request."""
+    """Share of the kernel time that goes to activation functions, in the phase that takes most of a request's time."""
     phase: PhaseName = "decode" if case.slower == "tpot_p50" else "prefill"
     return case.share(phase, place="ffn.act")
 
 
 def parallel_blocks(case: Case) -> Iterator[Proposal]:
-    """Proposes, for pre-norm models, that both blocks of a layer read the same input.
+    """Proposes that attention and feed-forward of each layer read the same input, for pre-norm models.
 
-    Parallel attention and feed-forward: one norm and one all-reduce per layer instead of two.
+    Such parallel blocks need one norm and one all-reduce per layer instead of two.
     """
     arch = case.arch
     if arch.norm_place != "pre" or arch.encoder or case.sheet is None:
@@ -96,12 +97,12 @@ def parallel_blocks(case: Case) -> Iterator[Proposal]:
     if layers == arch.layers:
         return
     yield Proposal(
-        title="attention and feed-forward of a layer side by side",
+        title="attention and feed-forward of each layer in parallel",
         touches="architecture",
         how="x + attention(norm(x)) + ffn(norm(x)) in each layer (GPT-J, PaLM, Falcon); train from scratch",
         changed=case.question.but(arch=replace(arch, layers=layers)),
         headline=case.slower,
-        quality="a little worse at 8 B parameters, none found at 62 B",
+        quality="a little worse at 8 B parameters; no loss was found at 62 B",
         source="Chowdhery et al. 2022, PaLM, arXiv:2204.02311, section 2",
     )
 
@@ -113,9 +114,9 @@ def _parallel(layer: Layer) -> Layer:
 
 
 def weight_sharing(case: Case) -> Iterator[Proposal]:
-    """Proposes that every second layer uses the previous layer's weights, in small models with equal layers.
+    """Proposes that every second layer reuses the weights of the layer before it, in small models with equal layers.
 
-    Neighbouring layers that share weights: half the memory, the same time unless caches hold the layer.
+    Sharing halves the memory for weights. The time stays the same unless a cache can hold the shared layer.
     """
     arch = case.arch
     if arch.parameters() > SMALL or any(layer.shares is not None for layer in arch.layers):
@@ -127,20 +128,20 @@ def weight_sharing(case: Case) -> Iterator[Proposal]:
     if layers == arch.layers:
         return
     yield Proposal(
-        title="every second layer shares the weights of the one before",
+        title="every second layer shares the weights of the layer before it",
         touches="architecture",
         how="share weights between layers 0 and 1, 2 and 3, …; train from scratch",
         changed=case.question.but(arch=replace(arch, layers=layers)),
         headline="peak_memory",
-        quality="a little worse than separate layers, better than half the layers",
+        quality="a little worse than separate layers, better than half as many layers",
         source="Liu et al. 2024, MobileLLM, arXiv:2402.14905, section 3.4; Lan et al. 2019, ALBERT, arXiv:1909.11942",
     )
 
 
 def grouped_experts(case: Case) -> Iterator[Proposal]:
-    """Proposes a grouped product for mixtures, in runtimes that loop over experts.
+    """Proposes one grouped matrix product for all experts, in runtimes that loop over the experts of a mixture.
 
-    Proposes grouped kernels for mixtures whose experts run one after another as many small products.
+    In such a loop the experts run one after another, each with small matrix products.
     """
     runtime = case.question.served_by
     if case.sheet is None or runtime.fuses("experts") or not mixture(case.arch):
@@ -148,9 +149,9 @@ def grouped_experts(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title="one grouped product for all experts instead of a loop",
         touches="runtime",
-        how=f"a grouped kernel in {runtime.title} (torch._grouped_mm, MegaBlocks), or a runtime that has one, as vLLM",
+        how=f"a grouped kernel in {runtime.title} (torch._grouped_mm, MegaBlocks), or a runtime with one, such as vLLM",
         changed=case.question.but(runtime=replace(runtime, fused=runtime.fused | {"experts"})),
         headline=case.slower,
-        quality="none; the gain is larger than stated, since host time for the loop is not counted",
+        quality="no loss; the gain is larger than stated, because the loop's host time is not counted",
         source="Gale et al. 2022, MegaBlocks, arXiv:2211.15841; transformers 4, modeling_mixtral.py loops over experts",
     )

@@ -1,4 +1,4 @@
-"""Changes to architectures that several rules make."""
+"""Changes to architectures, for use by several rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chipwise.model.arch.mixers import Attention, Mixer
 
 
 def each_attention(arch: ArchSpec, change: Callable[[Attention], Mixer]) -> ArchSpec:
-    """Returns ``arch`` with every grouped-query attention changed."""
+    """Returns ``arch`` with ``change`` applied to each grouped-query attention block."""
     layers = tuple(
         replace(layer, attention=change(layer.attention)) if isinstance(layer.attention, Attention) else layer
         for layer in arch.layers
@@ -22,7 +22,7 @@ def each_attention(arch: ArchSpec, change: Callable[[Attention], Mixer]) -> Arch
 
 
 def each_ffn(arch: ArchSpec, change: Callable[[FeedForward], FeedForwardBlock]) -> ArchSpec:
-    """Returns ``arch`` with every plain feed-forward changed."""
+    """Returns ``arch`` with ``change`` applied to each feed-forward block that is not a mixture of experts."""
     layers = tuple(
         replace(layer, ffn=change(layer.ffn)) if isinstance(layer.ffn, FeedForward) else layer for layer in arch.layers
     )
@@ -30,12 +30,16 @@ def each_ffn(arch: ArchSpec, change: Callable[[FeedForward], FeedForwardBlock]) 
 
 
 def attentions(arch: ArchSpec) -> list[Attention]:
-    """Every grouped-query attention, in order."""
+    """The grouped-query attention blocks, in the order of the layers."""
     return [layer.attention for layer in arch.layers if isinstance(layer.attention, Attention)]
 
 
 def fewer_kv_heads(blocks: Sequence[Attention], *, least: int) -> int | None:
-    """About a quarter of the KV heads, at least ``least``: the largest number that divides the heads of every block."""
+    """The largest possible number of KV heads, up to a quarter of the present number.
+
+    The number must divide the query heads of all blocks. If ``least`` is more than a quarter of the present number,
+    only ``least`` is tried. None if no number is possible.
+    """
     widest = max((block.kv_heads for block in blocks), default=0)
     for count in range(max(widest // 4, least, 1), least - 1, -1):
         if count < widest and all(block.heads % count == 0 for block in blocks):
@@ -44,7 +48,7 @@ def fewer_kv_heads(blocks: Sequence[Attention], *, least: int) -> int | None:
 
 
 def feed_forwards(arch: ArchSpec) -> list[FeedForward]:
-    """Every plain feed-forward, in order."""
+    """The feed-forward blocks that are not mixtures of experts, in the order of the layers."""
     return [layer.ffn for layer in arch.layers if isinstance(layer.ffn, FeedForward)]
 
 
@@ -54,14 +58,16 @@ def mixture(arch: ArchSpec) -> bool:
 
 
 def up_to(value: int, multiple: int) -> int:
-    """``value`` rounded up to a multiple."""
+    """Rounds ``value`` up to a multiple of ``multiple``."""
     return -(-value // multiple) * multiple
 
 
 def columns_of_tile(sheet: DeviceProfile | None, dtype: str) -> int:
-    """Columns of a product's tile: 128 on GPUs with a published tile, otherwise the width of a CPU vector.
+    """Number of columns in an output tile of matrix products.
 
-    Libraries build tiles from several instructions; cuBLAS and CUTLASS have used 128 columns since Volta.
+    On this machine it is the width of a CPU vector, and on chips without a published tile it is 64. On GPUs it is at
+    least 128, because libraries build tiles from several instructions; cuBLAS and CUTLASS have used 128 columns since
+    Volta.
     """
     if sheet is None:
         return 16  # sixteen 32-bit values: one AVX-512 register

@@ -1,4 +1,4 @@
-"""Memory, the number of devices, their power, and other devices."""
+"""Rules on memory, on the number and power of the devices, and on other chips."""
 
 from __future__ import annotations
 
@@ -23,17 +23,13 @@ HEAD_ROOM = 0.2  # least free share of the power limit; below it the rule applie
 
 
 def fits(case: Case) -> Iterator[Proposal]:
-    """Proposes the smallest change of each kind that fits: weights, devices, requests, cache.
+    """Proposes, for models that do not fit in memory, the smallest change of each kind that makes them fit.
 
-    It applies to models that do not fit in memory.
+    The kinds are a weight format with fewer bits, more devices, and fewer requests in flight. If no single change is
+    enough, fewer bits and more devices are combined.
     """
-    if case.sheet is None:
-        return
-    try:
-        capacity = case.sheet.usable_bytes
-    except Unsupported:
-        return
-    if case.estimate.peak_memory_bytes <= capacity:
+    capacity = None if case.sheet is None else case.sheet.known_bytes
+    if case.sheet is None or capacity is None or case.estimate.peak_memory_bytes <= capacity:
         return
     now = case.question
     sorts = remedies_of(
@@ -46,7 +42,7 @@ def fits(case: Case) -> Iterator[Proposal]:
 
 
 def _first(case: Case, sort: Sequence[Remedy], capacity: float) -> Proposal | None:
-    """The proposal of the first remedy in ``sort`` with which the model fits; None if there is none."""
+    """Proposes the first remedy in ``sort`` that makes the model fit; None if no remedy is enough."""
     questions = [case.question.but(**dict(remedy.changes)) for remedy in sort]
     answers = case.pricer.price(questions)
     for remedy, question, answer in zip(sort, questions, answers, strict=True):
@@ -64,15 +60,15 @@ def _first(case: Case, sort: Sequence[Remedy], capacity: float) -> Proposal | No
 
 
 def checkpointing(case: Case) -> Iterator[Proposal]:
-    """Proposes, for a training step, to recompute stored activations, or to store recomputed ones.
+    """Proposes to turn activation checkpointing on for a training step without it, or off for a step with it.
 
-    Activation checkpointing trades time for memory: layers keep only their inputs, and run again for the backward pass.
+    Checkpointing trades time for memory: layers keep only their inputs, and run again in the backward pass.
     """
     if not case.training:
         return
     if case.question.checkpoint:
         yield Proposal(
-            title="keep activations, compute nothing twice",
+            title="keep activations instead of computing them twice",
             touches="training",
             how="train without activation checkpointing, as long as memory allows it",
             changed=case.question.but(checkpoint=False),
@@ -86,23 +82,21 @@ def checkpointing(case: Case) -> Iterator[Proposal]:
         how="torch.utils.checkpoint around each layer, or the trainer's gradient checkpointing",
         changed=case.question.but(checkpoint=True),
         headline="peak_memory",
-        quality="none: the same numbers",
+        quality="no loss: the results stay the same",
         source=SOURCE,
         urgent=_too_large(case),
     )
 
 
 def _too_large(case: Case) -> bool:
-    try:
-        return case.sheet is not None and case.estimate.peak_memory_bytes > case.sheet.usable_bytes
-    except Unsupported:
-        return False
+    capacity = None if case.sheet is None else case.sheet.known_bytes
+    return capacity is not None and case.estimate.peak_memory_bytes > capacity
 
 
 def tensor_parallel(case: Case) -> Iterator[Proposal]:
-    """Proposes two and four times the devices for latency, and half of them for price.
+    """Proposes twice and four times as many devices for lower latency, and half as many for a lower price.
 
-    Sharding over more devices reads weights in parallel, but communicates twice per layer.
+    More devices read the sharded weights in parallel, but communicate twice per layer.
     """
     if case.sheet is None:
         return
@@ -132,9 +126,9 @@ def tensor_parallel(case: Case) -> Iterator[Proposal]:
 
 
 def other_chip(case: Case) -> Iterator[Proposal]:
-    """Proposes one of the chips with a known price on which the model fits.
+    """Proposes the cheapest chip that is at least as fast as this one, and the fastest chip at any price.
 
-    These are the cheapest chip that is as fast per token, and the fastest at any price.
+    Only chips with a known price and enough memory for the model are considered.
     """
     if case.sheet is None or not (case.generates or case.training) or "usd_per_1k_tokens" not in case.estimate.metrics:
         return
@@ -156,7 +150,10 @@ def other_chip(case: Case) -> Iterator[Proposal]:
 
 
 def _others(case: Case, states: Literal["price", "board_power"]) -> Iterator[tuple[DeviceProfile, CostEstimate]]:
-    """Other chips of the kind on which the model fits, with their answers, if their data sheets state something."""
+    """Other chips of the same kind on which the model fits, with the model's estimate on each.
+
+    A chip is left out if its data sheet lacks the fact ``states``, which is ``price`` or ``board_power``.
+    """
     chips = [
         sheet
         for sheet in datasheet.load_all()
@@ -176,9 +173,10 @@ def _seconds(case: Case, cost: CostEstimate) -> float:
 
 
 def power(case: Case) -> Iterator[Proposal]:
-    """If serving draws 80 % of the power limit or more, proposes the most efficient chip of this kind that is as fast.
+    """Proposes the chip with the least energy per token that is no slower than this one.
 
-    Near the board's power limit, clocks fall under sustained load.
+    The rule applies if serving draws 80 % of the board's power limit or more, because clocks fall near the limit under
+    sustained load.
     """
     here = power_draw(case)
     if case.sheet is None or here is None or here.share < 1 - HEAD_ROOM:

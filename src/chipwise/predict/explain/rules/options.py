@@ -1,9 +1,8 @@
-"""Command-line options of each runtime for a change; a change without an option is not suggested for that runtime."""
+"""Command-line options of the runtimes, one table per change. A runtime without such an option is not in the table."""
 
 from __future__ import annotations
 
 from chipwise.core.dtypes import weight_format
-from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import SERVING
 from chipwise.hardware.suited import GGUF, NARROWER
@@ -52,21 +51,17 @@ CONVERTED = {
     "onnxruntime": "quantise the ONNX model to {0} with onnxruntime.quantization",
     "openvino": "nncf.compress_weights to {0}",
 }
-"""How to convert weights for runtimes with their own file formats; the others read llm-compressor checkpoints."""
+"""How to convert weights for runtimes with their own file formats; other runtimes read llm-compressor checkpoints."""
 
 
 def option(table: dict[str, str], case: Case, *values: object) -> str:
-    """The option of the case's runtime; empty if it has none."""
+    """The option in ``table`` for the case's runtime, with ``values`` filled in; empty if there is none."""
     return table.get(case.question.served_by.name, "").format(*values)
 
 
 def multiplies(sheet: DeviceProfile, name: str) -> bool:
-    """Whether the chip has a rate for products in a number format."""
-    try:
-        sheet.peak(name)
-    except Unsupported:
-        return False
-    return True
+    """Whether the chip has a rate for matrix products in a number format."""
+    return sheet.rate(name) is not None
 
 
 def advisable(case: Case) -> frozenset[str]:
@@ -77,9 +72,9 @@ def advisable(case: Case) -> frozenset[str]:
 
 
 def weights_option(case: Case, name: str) -> str:
-    """Instructions to produce weights in a format for the case's runtime."""
+    """Instructions for producing weights in the format ``name`` for the case's runtime."""
     if case.sheet is None:
-        return f"export it so: --weights {name}"
+        return f"export it with --weights {name}"
     bits = weight_format(name).dtype.bits
     usual = "quantise the checkpoint to {0} (llm-compressor) and serve that"
     return CONVERTED.get(case.question.served_by.name, usual).format(name.upper() if name in GGUF else name, bits)

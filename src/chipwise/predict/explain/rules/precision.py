@@ -1,4 +1,4 @@
-"""Narrower number formats for weights, activations, the cache, or only some layers."""
+"""Rules that propose narrower number formats for weights, activations, the cache, or only some layers."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from chipwise.predict.explain.rules.options import (
     weights_option,
 )
 
-# Format, the number format for which the device must have a rate, and the loss of quality.
+# Format; the number format in which the device must be able to multiply (empty: any); and the loss of quality.
 NARROWER = (
-    ("nvfp4", "fp4", "about a point on hard reasoning benchmarks after calibration; distil to win it back"),
-    ("fp8", "fp8", "below what most benchmarks resolve"),
-    ("int8", "int8", "below what most benchmarks resolve with per-channel scales; outliers need smoothing"),
-    ("q8_0", "", "below what benchmarks resolve"),
-    ("mlx_8bit", "", "below what benchmarks resolve"),
-    ("int4", "", "small for models above 7 B parameters with GPTQ or AWQ, larger below"),
-    ("int4_g128", "", "small for models above 7 B parameters with GPTQ or AWQ, larger below"),
-    ("q4_k_m", "", "small for models above 7 B parameters, larger below"),
-    ("mlx_4bit", "", "small for models above 7 B parameters, larger below"),
+    ("nvfp4", "fp4", "loses about a point on hard reasoning benchmarks after calibration; distillation recovers it"),
+    ("fp8", "fp8", "a loss too small for most benchmarks to show"),
+    ("int8", "int8", "with per-channel scales, a loss too small for most benchmarks to show; outliers need smoothing"),
+    ("q8_0", "", "a loss too small for benchmarks to show"),
+    ("mlx_8bit", "", "a loss too small for benchmarks to show"),
+    ("int4", "", "with GPTQ or AWQ, a small loss for models above 7 B parameters, a larger one for small models"),
+    ("int4_g128", "", "with GPTQ or AWQ, a small loss for models above 7 B parameters, a larger one for small models"),
+    ("q4_k_m", "", "a small loss for models above 7 B parameters, a larger one for small models"),
+    ("mlx_4bit", "", "a small loss for models above 7 B parameters, a larger one for small models"),
 )
 NARROWER_HERE = (
-    ("int8", "", "small: 8-bit weights, activations quantised as they come"),
-    ("int4", "", "noticeable in small models: measure it, or continue training"),
+    ("int8", "", "a small loss; weights have 8 bits, and activations are quantised at run time"),
+    ("int4", "", "a noticeable loss in small models: measure it, or continue training"),
 )
 KEPT = (0.1, 0.25)  # shares of the layers that keep a wide format
 EIGHT_BITS = ("fp8", "int8", "q8_0", "mlx_8bit")
@@ -42,9 +42,9 @@ RECIPES = "Nemotron-H, arXiv:2504.03624 (first and last layers in BF16); Dettmer
 
 
 def weight_precision(case: Case) -> Iterator[Proposal]:
-    """Proposes each narrower format that the device multiplies faster, or at least reads faster.
+    """Proposes each format with fewer bits per weight that the device and the runtime support.
 
-    With weights in fewer bits decode reads less, and the device may multiply faster.
+    With fewer bits per weight, decode reads fewer bytes, and the device may multiply faster.
     """
     formats = read_formats(case.question.weights, len(case.arch.layers)).all
     widest = max(weight_format(name).bits_per_weight for name in formats)
@@ -57,20 +57,19 @@ def weight_precision(case: Case) -> Iterator[Proposal]:
         yield Proposal(
             title=f"weights in {name}",
             touches="precision",
-            how=f"{weights_option(case, name)} (price it here: --weights {name})",
+            how=f"{weights_option(case, name)} (estimate it with --weights {name})",
             changed=case.question.but(weights=name),
             quality=quality,
             headline=case.slower,
-            source="what is lost: Dettmers and Zettlemoyer 2022, arXiv:2212.09720",
+            source="loss of quality: Dettmers and Zettlemoyer 2022, arXiv:2212.09720",
         )
 
 
 def kv_precision(case: Case) -> Iterator[Proposal]:
-    """Proposes an FP8 cache if runtime and device support it, else an integer cache if the runtime supports one.
+    """Proposes an FP8 KV cache if runtime and device support it, else an INT8 KV cache if the runtime supports it.
 
-    Decode then reads half as many bytes of the KV cache.
-
-    It applies if attention takes a tenth of a decode step or more.
+    Decode then reads half as many bytes of the KV cache. The rule applies if attention takes 10 % of a decode step or
+    more.
     """
     share = case.share("decode", kind="attention") + case.share("decode", kind="latent_attention")
     if case.sheet is None or case.question.deployment.kv in ("fp8", "int8") or share < 0.1:
@@ -85,15 +84,15 @@ def kv_precision(case: Case) -> Iterator[Proposal]:
         touches="precision",
         how=how,
         changed=case.question.but(kv=name),
-        quality="usually below what benchmarks resolve with calibrated scales; check long contexts",
+        quality="with calibrated scales, usually a loss too small for benchmarks to show; check long contexts",
         source="vLLM documentation, Quantized KV Cache; TensorRT-LLM and llama.cpp, the options named",
     )
 
 
 def activation_precision(case: Case) -> Iterator[Proposal]:
-    """Proposes 8-bit weights and activations, if the chip multiplies int8 but not fp8 and activations are wider.
+    """Proposes int8 weights and activations, if the chip multiplies int8 but not fp8.
 
-    Products then run at the int8 rate on chips without 8-bit floats.
+    Matrix products then run at the chip's int8 rate.
     """
     now = case.question.weights
     if case.question.served_by.name not in ("vllm", "sglang", "trtllm"):
@@ -108,18 +107,16 @@ def activation_precision(case: Case) -> Iterator[Proposal]:
         how="quantise with SmoothQuant and per-token scales (llm-compressor W8A8, TensorRT-LLM --smoothquant)",
         changed=case.question.but(weights="w8a8"),
         headline=case.slower,
-        quality="below what most benchmarks resolve once outliers are smoothed; large without that",
+        quality="if outliers are smoothed, a loss too small for most benchmarks to show; otherwise a large loss",
         source="Xiao et al. 2022, SmoothQuant, arXiv:2211.10438",
     )
 
 
 def layer_precision(case: Case) -> Iterator[Proposal]:
-    """Proposes, for wide weights, the chip's fastest 8-bit format in all layers except a few.
+    """Proposes an 8-bit weight format for all layers except a few, if the weights have 16 bits or more.
 
-    Layers that tolerate low precision are narrowed; the others keep their format.
-
-    If the loss from quantising each layer separately was measured, the most sensitive layers stay wide; otherwise the
-    first and last layers do, as in published recipes.
+    If the loss from quantising each layer alone was measured, the most sensitive layers keep their format. Otherwise
+    the first and the last layers keep it, as in published recipes.
     """
     question, layers = case.question, len(case.arch.layers)
     if case.sheet is None:
@@ -132,10 +129,11 @@ def layer_precision(case: Case) -> Iterator[Proposal]:
         return
     for share in KEPT:
         kept = _kept(question.sensitivity, layers, max(2, round(share * layers)))
+        ignored = "" if case.question.served_by.name in CONVERTED else " (llm-compressor: ignore)"
         yield Proposal(
             title=f"weights in {name}, except for {len(kept)} of {layers} layers",
             touches="precision",
-            how=f"leave layers {', '.join(map(str, sorted(kept)))} out of the quantisation{_ignore(case)}",
+            how=f"leave layers {', '.join(map(str, sorted(kept)))} out of the quantisation{ignored}",
             changed=question.but(weights=name, wide_layers=kept),
             headline=case.slower,
             quality=_quality(question.sensitivity, kept),
@@ -144,7 +142,7 @@ def layer_precision(case: Case) -> Iterator[Proposal]:
 
 
 def _here(case: Case) -> Iterator[Proposal]:
-    """Proposals for this machine, where each layer may have any export format (layers that share weights share it)."""
+    """Proposals for this machine. Each layer may have its own format, unless it shares the weights of another layer."""
     question, layers = case.question, case.arch.layers
     narrow, owners = NEXT_HERE.get(question.weights), [i for i, _ in case.arch.owned_layers()]
     if narrow is None or len(owners) < 2:
@@ -158,7 +156,7 @@ def _here(case: Case) -> Iterator[Proposal]:
         yield Proposal(
             title=f"weights in {narrow}, except for {count} of {len(owners)} layers and the head",
             touches="precision",
-            how=f"export it so: --weights '{word}'",
+            how=f"export it with --weights '{word}'",
             changed=question.but(weights=word),
             headline=case.slower,
             quality=_quality(losses, kept),
@@ -166,13 +164,11 @@ def _here(case: Case) -> Iterator[Proposal]:
         )
 
 
-def _ignore(case: Case) -> str:
-    """The option that excludes layers, for runtimes that read checkpoints of llm-compressor."""
-    return "" if case.question.served_by.name in CONVERTED else " (llm-compressor: ignore)"
-
-
 def _narrow(case: Case) -> str | None:
-    """The 8-bit format that the runtime reads: fp8 if the chip multiplies it; None if there is none."""
+    """The first format of ``EIGHT_BITS`` that the runtime reads; None if there is none.
+
+    FP8 is skipped if the chip cannot multiply it.
+    """
     read = [name for name in EIGHT_BITS if name in advisable(case)]
     if "fp8" in read and case.sheet is not None and not multiplies(case.sheet, "fp8"):
         read.remove("fp8")
@@ -180,7 +176,7 @@ def _narrow(case: Case) -> str | None:
 
 
 def _kept(sensitivity: Sequence[float], layers: int, count: int) -> frozenset[int]:
-    """The layers to keep wide: the most sensitive ones, or those at both ends."""
+    """The layers that keep their wide format: the most sensitive layers, if known, else the first and last layers."""
     if sensitivity:
         return frozenset(sorted(range(layers), key=lambda i: -sensitivity[i])[:count])
     return frozenset([*range(count - count // 2), *range(layers - count // 2, layers)])
@@ -188,7 +184,7 @@ def _kept(sensitivity: Sequence[float], layers: int, count: int) -> frozenset[in
 
 def _quality(sensitivity: Sequence[float], kept: frozenset[int]) -> str:
     if not sensitivity:
-        return "less than with all layers narrow; no sensitivity was given, so the first and last layers stay wide"
+        return "a smaller loss than with all layers narrow; no sensitivity is given, so the outer layers stay wide"
     whole = sum(sensitivity)
     left = whole - sum(sensitivity[i] for i in kept)
-    return f"{units.number(left)} of the measured {units.number(whole)} (sums of the increases in loss by layer)"
+    return f"a loss of {units.number(left)} instead of {units.number(whole)} (sums of the layers' measured increases)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from chipwise.errors import ChipwiseError, Unsupported
+from chipwise.errors import ChipwiseError
 from chipwise.hardware.runtime import EVERY, RUNTIMES, Chain
 from chipwise.model.arch.mixers import Attention, LatentAttention
 from chipwise.predict.explain.advice import Proposal
@@ -26,15 +26,13 @@ CHAINS: dict[Chain, tuple[str, str]] = {
 
 
 def batch(case: Case) -> Iterator[Proposal]:
-    """Proposes the largest power-of-two multiple of the requests in flight that fits, with TPOT within 1.5 times.
+    """Proposes more requests in flight: their number is doubled as long as memory and TPOT allow it.
 
-    A memory-bound decode step serves more requests in nearly the same time.
+    TPOT may grow to at most 1.5 times its present value. A memory-bound decode step serves more requests in nearly the
+    same time.
     """
-    if case.sheet is None or not case.generates:
-        return
-    try:
-        capacity = case.sheet.usable_bytes
-    except Unsupported:
+    capacity = None if case.sheet is None else case.sheet.known_bytes
+    if capacity is None or not case.generates:
         return
     sizes = [case.question.batch * 2**i for i in range(1, 9)]
     answers = case.pricer.price([case.question.but(batch=size) for size in sizes])
@@ -57,9 +55,10 @@ def batch(case: Case) -> Iterator[Proposal]:
 
 
 def prefix_sharing(case: Case) -> Iterator[Proposal]:
-    """Proposes a prefix cache if prompts share tokens; not for recurrent models, whose state has no reusable prefix.
+    """Proposes a prefix cache if prompts share their first tokens.
 
-    A common prefix is then computed once and found in the cache afterwards.
+    The shared prefix is then computed once, and later requests find it in the cache. The rule does not apply to
+    recurrent models, because their state has no reusable prefix.
     """
     question = case.question
     found = min(question.shared_tokens, question.prompt_tokens - 1)  # the last token is needed for the logits
@@ -73,15 +72,15 @@ def prefix_sharing(case: Case) -> Iterator[Proposal]:
         how=option(PREFIXES, case) or "a runtime with a prefix cache, such as vLLM or SGLang",
         changed=question.but(cached_tokens=found),
         headline="ttft_p50",
-        quality="none; the memory that sharing saves is not counted",
+        quality="no loss; the memory that sharing saves is not counted",
         source="Zheng et al. 2023, SGLang, arXiv:2312.07104; Kwon et al. 2023, vLLM, arXiv:2309.06180, section 4.4",
     )
 
 
 def prefill_chunks(case: Case) -> Iterator[Proposal]:
-    """Proposes chunked prefill where several requests are served by a runtime with separate prompt passes.
+    """Proposes chunked prefill if several requests are in flight and the runtime runs prompts in separate passes.
 
-    Chunked prefill: parts of a prompt are computed within decode steps, so that other requests wait less.
+    With chunked prefill, parts of a prompt are computed within decode steps, so other requests wait less.
     """
     runtime = case.question.served_by
     if case.sheet is None or runtime.mixes or case.question.batch < 2 or not case.generates:
@@ -97,9 +96,9 @@ def prefill_chunks(case: Case) -> Iterator[Proposal]:
 
 
 def graphs(case: Case) -> Iterator[Proposal]:
-    """Proposes CUDA graphs on GPUs where the runtime launches kernels one by one.
+    """Proposes captured graphs on GPUs if the runtime launches each kernel from the host.
 
-    With CUDA graphs decode is captured once and replayed, so the host launches one graph instead of every kernel.
+    Decode is then captured once and replayed, so the host launches one graph instead of every kernel.
     """
     runtime = case.question.served_by
     if not case.captures_graphs or runtime.graphs or runtime.local:
@@ -116,9 +115,9 @@ def graphs(case: Case) -> Iterator[Proposal]:
 
 
 def runtime_fusion(case: Case) -> Iterator[Proposal]:
-    """On GPUs, proposes each runtime that fuses chains which this one does not, or that captures decode in a graph.
+    """Proposes other runtimes on GPUs: those that fuse more chains of kernels, or that capture decode in a graph.
 
-    It applies to runtimes that leave chains of kernels unfused, or launch every kernel from the host.
+    A proposed runtime also fuses every chain that the present runtime fuses.
     """
     now = case.question.served_by
     if not case.captures_graphs or now.local:
@@ -142,9 +141,9 @@ def runtime_fusion(case: Case) -> Iterator[Proposal]:
 
 
 def fused_chains(case: Case) -> Iterator[Proposal]:
-    """Proposes a fused kernel for each chain that this runtime does not fuse.
+    """Proposes a fused kernel for each chain of kernels that the present runtime does not fuse.
 
-    Each proposal is priced separately, which gives the gain of fusing that chain.
+    Each proposal is estimated separately, so its gain is that of fusing one chain.
     """
     runtime = case.question.served_by
     if case.sheet is None or runtime.local:

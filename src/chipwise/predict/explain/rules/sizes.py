@@ -1,4 +1,4 @@
-"""Sizes that fit the tiles of products and attention kernels, and the tables at both ends of a model."""
+"""Rules on sizes that fit the tiles of matrix products and attention kernels, and on the token table and the head."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ REACH = 0.06  # largest relative widening of a feed-forward
 
 
 def aligned_width(case: Case) -> Iterator[Proposal]:
-    """Proposes the nearest FFN widths below and above that are multiples of the tile on every device.
+    """Proposes the next smaller and the next larger FFN width whose share on each device fills whole tiles.
 
-    If the width is not a multiple of the tile, part of each product's last tile is wasted.
+    Otherwise, part of the last tile of each matrix product is wasted.
     """
     multiple = columns_of_tile(case.sheet, "bf16")
     blocks = feed_forwards(case.arch)
@@ -51,15 +51,16 @@ def aligned_width(case: Case) -> Iterator[Proposal]:
                 changed=case.question.but(arch=changed),
                 headline=case.slower,
                 quality=f"{'a little better' if difference > 0 else 'a little worse'}: "
-                f"{units.signed_percent(difference)} of the FFN",
+                f"the FFN's width changes by {units.signed_percent(difference)}",
                 source=SOURCE,
             )
 
 
 def hidden_size(case: Case) -> Iterator[Proposal]:
-    """Proposes the nearest multiples of half a tile below and above; heads keep their number and size.
+    """Proposes the next smaller and the next larger hidden size that is a multiple of half the width of a tile.
 
-    Every product has the hidden size as its number of columns or as its inner dimension.
+    Half the width counts as at least 16 columns. The hidden size is the number of columns or the inner dimension of
+    most matrix products. The number and the size of the heads stay the same.
     """
     multiple = max(16, columns_of_tile(case.sheet, "bf16") // 2)
     width = case.arch.d_model
@@ -82,7 +83,7 @@ def hidden_size(case: Case) -> Iterator[Proposal]:
 
 
 def head_size(case: Case) -> Iterator[Proposal]:
-    """Proposes heads of size 128 or 64 if they have another size, at the same total width of queries.
+    """Proposes heads of size 128 or 64 with the same total width of queries, if the head size is not 64, 128 or 256.
 
     Attention kernels have no tiles for other head sizes.
     """
@@ -104,15 +105,16 @@ def head_size(case: Case) -> Iterator[Proposal]:
             how=f"set num_attention_heads to {heads} (head size {size}) and train from scratch",
             changed=case.question.but(arch=each_attention(case.arch, change)),
             headline=case.slower,
-            quality="none found at equal width between heads of 64 and 128",
+            quality="no difference was found between heads of 64 and 128 at equal width",
             source=SOURCE,
         )
 
 
 def vocabulary(case: Case) -> Iterator[Proposal]:
-    """Proposes to pad the vocabulary to the next multiple of the tile's columns (at most 128).
+    """Proposes padding the vocabulary so that each device's share is a multiple of the tile's columns.
 
-    Vocabularies that are no multiple of the tile waste the head's last tile and may prevent aligned loads.
+    Tiles with more than 128 columns count as 128 columns. Without padding, part of the head's last tile is wasted, and
+    loads may not be aligned.
     """
     arch = case.arch
     multiple = min(128, columns_of_tile(case.sheet, "bf16"))
@@ -126,15 +128,15 @@ def vocabulary(case: Case) -> Iterator[Proposal]:
         how=f"set vocab_size to {padded}; the {padded - arch.vocab_size} new rows are never chosen",
         changed=case.question.but(arch=arch.of_vocabulary(padded)),
         headline="tpot_p50" if case.share("decode", place="head") > case.share("prefill", place="head") else "ttft_p50",
-        quality="none: the new tokens' logits are masked",
+        quality="no loss: the new tokens' logits are masked",
         source="Karpathy 2023, nanoGPT; NVIDIA, Matrix Multiplication Background User's Guide, section 2.2",
     )
 
 
 def small_vocabulary(case: Case) -> Iterator[Proposal]:
-    """Proposes a quarter of the vocabulary for small models whose head takes 20 % of a decode step or more.
+    """Proposes a vocabulary a quarter as large, for small models whose head takes 20 % of a decode step or more.
 
-    In small models with a large vocabulary, the head has many of the parameters and is read for every token.
+    In a small model with a large vocabulary, the head has a large share of the parameters and is read for every token.
     """
     arch = case.arch
     if not arch.head.writes or arch.parameters() > SMALL or case.share("decode", place="head") < 0.2:
@@ -154,9 +156,9 @@ def small_vocabulary(case: Case) -> Iterator[Proposal]:
 
 
 def tied_embeddings(case: Case) -> Iterator[Proposal]:
-    """Proposes to tie the head to the token table if the two have 20 % of the parameters or more.
+    """Proposes one table for token embeddings and head, if these two tables have 20 % of the parameters or more.
 
-    It applies to small models with separate token table and head.
+    Only small models have such a large share of their parameters in these tables.
     """
     arch = case.arch
     if arch.tie_embeddings or not arch.head.writes:
@@ -170,7 +172,7 @@ def tied_embeddings(case: Case) -> Iterator[Proposal]:
         how="set tie_word_embeddings to true and train from scratch",
         changed=case.question.but(arch=arch.with_tied(True)),
         headline="peak_memory",
-        quality="often better at this size",
+        quality="often better for models of this size",
         source="Press and Wolf 2016, arXiv:1608.05859; Liu et al. 2024, MobileLLM, arXiv:2402.14905",
     )
 
@@ -180,9 +182,10 @@ def _percent(share: float) -> str:
 
 
 def wave_quantisation(case: Case) -> Iterator[Proposal]:
-    """Proposes, on GPUs, a wider feed-forward that is faster because its tiles fill whole waves.
+    """Proposes a wider feed-forward on GPUs, if its tiles fill whole waves and it is therefore faster.
 
-    Products whose tiles fill the chip's units slightly more than n times take n + 1 waves (wave quantisation).
+    The chip's units compute tiles in waves. A matrix product with slightly more tiles than n waves hold needs n + 1
+    waves, the last of which is nearly empty (wave quantisation).
     """
     blocks = feed_forwards(case.arch)
     if not blocks or case.sheet is None or case.sheet.kind != "gpu":

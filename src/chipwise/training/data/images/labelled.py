@@ -15,12 +15,12 @@ SHIFT = 2  # largest shift in pixels, in each direction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledImages(LabelledArrays):
-    """Labelled images, shifted at random during training; see :class:`chipwise.training.data.arrays.LabelledArrays`."""
+    """Labelled images, shifted at random in training; see :class:`chipwise.training.data.arrays.LabelledArrays`."""
 
     flip: ClassVar[bool] = False
 
     def changed(self, inputs: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
-        """Images shifted by up to two pixels (edges repeated); with ``flip``, half of them are mirrored at random."""
+        """Images shifted by up to two pixels (edges repeated); with ``flip``, each is mirrored with probability ½."""
         padded = np.pad(inputs, ((0, 0), (0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT)), mode="edge")
         rows, columns = inputs.shape[2:]
         views = np.lib.stride_tricks.sliding_window_view(padded, (rows, columns), axis=(2, 3))
@@ -33,6 +33,6 @@ class LabelledImages(LabelledArrays):
 
 
 class FlippedImages(LabelledImages):
-    """Labelled images; training shifts them and mirrors each with probability one half."""
+    """Labelled images that are shifted and, with probability one half, mirrored in training."""
 
     flip: ClassVar[bool] = True

@@ -1,11 +1,9 @@
-"""Images as arrays: split into parts, written as PNG, and described for an image processor of transformers."""
+"""Functions for images as arrays: reading, splitting, PNG output, and settings of transformers' image processor."""
 
 from __future__ import annotations
 
 import base64
 import io
-import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +21,11 @@ Parts = dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]
 
 
 def read_parts(spec: ImagesSpec, base: Path, image: ImageSpace) -> tuple[LabelledPixels, Parts]:
-    """Reads the images of a run, split into parts.
+    """Reads a run's images, and splits them into training, validation and test parts.
 
     Raises:
         DataError: The images are missing or too few.
-        SpecError: Their number of classes is not the one in the space.
+        SpecError: The number of classes in the space differs from that in the data.
     """
     if spec.source == "folder":
         _require_classes(len(folder_classes(spec, base)), image)  # checked before images are decoded
@@ -38,11 +36,11 @@ def read_parts(spec: ImagesSpec, base: Path, image: ImageSpace) -> tuple[Labelle
 
 def _require_classes(count: int, image: ImageSpace) -> None:
     if count != image.classes:
-        raise SpecError(f"must be {count}, the classes of the data, not {image.classes}", field="space.image.classes")
+        raise SpecError(f"must be {count}, the number in the data, not {image.classes}", field="space.image.classes")
 
 
 def divided(found: LabelledPixels, *, share: float) -> Parts:
-    """Training, validation and test parts, (n, C, Y, X) with labels, stratified by class.
+    """Splits images (n, C, Y, X) and labels into training, validation and test parts, stratified by class.
 
     Raises:
         DataError: A class has too few images.
@@ -72,7 +70,7 @@ def divided(found: LabelledPixels, *, share: float) -> Parts:
 
 
 def png(pixels: NDArray[np.uint8]) -> str:
-    """An image (C, Y, X) as a data URI."""
+    """An image (C, Y, X) as a PNG data URI."""
     with optional_imports():
         from PIL import Image
 
@@ -81,24 +79,8 @@ def png(pixels: NDArray[np.uint8]) -> str:
     return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
-def grey_png(pixels_YX: NDArray[np.uint8]) -> bytes:
-    """A grey image as the bytes of a PNG file.
-
-    References:
-        PNG specification, W3C, third edition: chunks, section 5; filter type 0 of every row, section 9.
-    """
-    rows, columns = pixels_YX.shape
-    header = struct.pack(">IIBBBBB", columns, rows, 8, 0, 0, 0, 0)
-    lines = b"".join(b"\0" + line.tobytes() for line in pixels_YX)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines)), (b"IEND", b""))
-    made = [
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
-    ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(made)
-
-
 def scales_of(pixels: NDArray[np.uint8]) -> Scales:
-    """Mean and deviation of each channel of images (n, C, Y, X), used to scale inputs."""
+    """Mean and standard deviation of each channel of images (n, C, Y, X), for scaling inputs."""
     values, axes = pixels.astype(np.float32), (0, 2, 3)
     return values.mean(axes)[:, None, None], np.maximum(values.std(axes), 1.0)[:, None, None]
 

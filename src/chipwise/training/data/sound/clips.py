@@ -1,8 +1,7 @@
-"""Spectrograms of speech clips with noise: split into parts, masked for training, and drawn as PNG images."""
+"""Makes spectrograms of speech clips with noise, splits them into parts, and draws them as PNG images."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from chipwise.core.fields import check_fields, positive
 from chipwise.errors import SpecError
-from chipwise.training.data.images.pixels import grey_png
+from chipwise.training.data.images.pixels import png
 from chipwise.training.data.sound.front_end import ROWS, log_mel
 from chipwise.training.data.sound.waves import clip_of, divided, noisy
 
@@ -21,7 +20,10 @@ MOST_BYTES = 2**28  # per recording, which is read whole
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part of the data: spectrograms (n, bands, frames) in FP16, labels (n, …), SNRs in dB (NaN: clean), speakers."""
+    """Clips for training, validation or testing.
+
+    ``inputs`` are spectrograms (n, bands, frames); ``labels`` are (n, …); ``snr_db`` (n,) is NaN for clean clips.
+    """
 
     inputs: NDArray[np.float16]
     labels: NDArray[np.int64]
@@ -37,14 +39,15 @@ class Recording:
     samples: NDArray[np.float32]
     text: str
     speaker: str
-    endless: bool = False  # whether its file states no length
+    endless: bool = False  # whether the recording's file states no length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingsSpec:
-    """The recordings for training: synthesised by ``espeak``, or in a ``folder`` relative to the run file's.
+    """Source of the recordings: synthesised by ``espeak``, or a ``folder`` relative to the run file's folder.
 
-    Every speaker is in one part only; validation and test hold a share of ``held_out`` of the speakers each.
+    Each speaker is in only one part. ``held_out`` is the share of speakers in the validation part, and also the share
+    in the test part.
     """
 
     source: Literal["espeak", "folder"] = "espeak"
@@ -52,7 +55,7 @@ class RecordingsSpec:
     words: tuple[str, ...] = ()  # for espeak: the 20 commands unless listed
     voices: int = 101  # for espeak: number of voice variants, limited by those installed
     copies: int  # copies of each training recording, each with different noise and offset
-    snr_db: tuple[float, ...]  # speech over noise, used in turn; an empty list adds no noise
+    snr_db: tuple[float, ...]  # signal-to-noise ratios, used in turn; an empty list adds no noise
     held_out: float = 0.12
     licence: str = "not stated"
 
@@ -60,7 +63,7 @@ class RecordingsSpec:
         check_fields(self)
         positive(self, "voices", "copies", most=1_000)
         if (self.source == "folder") != bool(self.path):
-            raise SpecError("source: folder needs a path; source: espeak takes none", field="path")
+            raise SpecError("`source: folder` needs a path; `source: espeak` takes none", field="path")
         if any(not -20 <= ratio <= 60 for ratio in self.snr_db):
             raise SpecError(f"must be from -20 to 60 dB, not {list(self.snr_db)}", field="snr_db")
         if not 0 < self.held_out <= 0.4:
@@ -70,14 +73,14 @@ class RecordingsSpec:
 def parts_of(
     found: Sequence[Recording], labels: NDArray[np.int64], spec: RecordingsSpec, *, bands: int, length: int, seed: int
 ) -> dict[str, Part]:
-    """Splits recordings with ``labels`` (n, …) into training, validation and test; training clips are copied.
+    """Splits recordings with ``labels`` (n, …) into training, validation and test clips; adds noise to them.
 
     Args:
         found: The recordings.
         labels: The label of each recording.
-        spec: Noise, copies, and the share that is held out.
+        spec: SNRs of the noise, number of copies of training clips, and share of held-out speakers.
         bands: Number of mel bands of a spectrogram.
-        length: Length of a clip in samples.
+        length: Length of a clip, in samples.
         seed: Random seed of noise and order.
 
     Raises:
@@ -115,7 +118,7 @@ def mixed(
     bands: int,
     length: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float16]]:
-    """Clips of every recording, ``copies`` times each, with noise, in random order.
+    """Makes ``copies`` clips of every recording, each with different noise; returns them in random order.
 
     Returns:
         The index of each clip's recording (n,), its SNR in dB (n,), and the spectrograms (n, bands, frames).
@@ -133,7 +136,7 @@ def mixed(
 
 
 def stretches(count: int, length: int, share: float, random: np.random.Generator) -> NDArray[np.bool_]:
-    """Marks a random interval of at most ``share`` · ``length`` positions in each example, (count, length)."""
+    """Random masks (count, length): in each row, an interval of at most ``share`` · ``length`` positions is true."""
     sizes = random.integers(0, int(share * length) + 1, count)
     starts = random.integers(0, length - sizes + 1)
     places = np.arange(length)
@@ -141,7 +144,7 @@ def stretches(count: int, length: int, share: float, random: np.random.Generator
 
 
 def spectrogram(bands_MT: NDArray[np.floating]) -> str:
-    """A log-mel spectrogram as a PNG data URI; the loudest value is dark, low bands lie below."""
+    """Draws a log-mel spectrogram as a PNG data URI; loud values are dark, and low bands are at the bottom."""
     low, high = float(bands_MT.min()), float(bands_MT.max())
     shades = 255 - np.round(255 * (bands_MT[::-1] - low) / max(high - low, 1e-9)).astype(np.uint8)
-    return f"data:image/png;base64,{base64.b64encode(grey_png(shades)).decode()}"
+    return png(shades[None])

@@ -1,8 +1,8 @@
 """Log-mel spectrograms of samples, the input of speech models, in NumPy. Axes: N clips, T frames, M mel bands.
 
 Frame ``i`` is centred on sample ``i * hop``; clips are padded with silence. Each frame of 25 ms is weighted with a
-periodic Hann window, its power spectrum is summed by triangular filters that are evenly spaced and overlap by half on
-the mel scale, and log10 of the sums is returned.
+periodic Hann window, its power spectrum is summed in mel bands, and log10 of the sums is returned. The bands are
+triangular filters that are evenly spaced on the mel scale and overlap by half.
 
 References:
     Mel scale: HTK, ``2595 log10(1 + f / 700)`` (Young et al., The HTK Book, section 5.4), the default of torchaudio.
@@ -26,11 +26,11 @@ WINDOW, HOP = round(RATE_HZ * WINDOW_S), round(RATE_HZ * HOP_S)  # samples
 BINS = 512  # length of the Fourier transform; the window is zero-padded on both sides
 FLOOR = 1e-10  # minimum power; quieter bands are raised to it
 ROWS = 64  # clips processed at a time
-TIMED = 21  # spectrograms computed for a timing
+TIMED = 21  # spectrograms that are timed
 
 
 def log_mel(samples_NS: NDArray[np.floating], *, bands: int) -> NDArray[np.float32]:
-    """Log-mel spectrograms (N, M, T) of clips between -1 and 1 at 16 kHz, one frame for each 160 samples."""
+    """Log-mel spectrograms (N, M, T) of 16 kHz clips with values from -1 to 1; one frame for every 160 samples."""
     parts = [
         np.log10(np.maximum(power(samples_NS[start : start + ROWS]) @ filters(bands), FLOOR))
         for start in range(0, len(samples_NS), ROWS)
@@ -50,7 +50,7 @@ def power(samples_NS: NDArray[np.floating]) -> Float64Array:
 
 @functools.cache
 def window() -> Float64Array:
-    """The periodic Hann window of 400 samples in the middle of 512, (BINS,)."""
+    """The periodic Hann window of 400 samples, padded with zeros on both sides to 512, (BINS,)."""
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)
     left = (BINS - WINDOW) // 2
     return np.pad(hann, (left, BINS - WINDOW - left))
@@ -67,7 +67,7 @@ def filters(bands: int) -> Float64Array:
 
 
 def mel(hz: float) -> float:
-    """A frequency on the mel scale.
+    """Converts a frequency in Hz to the mel scale.
 
     >>> round(mel(1000.0))
     1000
@@ -76,7 +76,7 @@ def mel(hz: float) -> float:
 
 
 def hertz(mels: Float64Array) -> Float64Array:
-    """Frequencies of values on the mel scale."""
+    """Converts values on the mel scale to frequencies in Hz."""
     return np.asarray(700 * (10 ** (mels / 2595) - 1), np.float64)
 
 
@@ -92,7 +92,7 @@ def front_end_s(frames: int, *, bands: int) -> float:
 
 
 def described(frames: int, mean: NDArray[np.floating], std: NDArray[np.floating]) -> dict[str, object]:
-    """Settings for computing the model's input, as plain data; ``mean`` and ``std`` are per band."""
+    """Settings of the front end as plain data, so that other programs can compute a model's input."""
     return {
         "what": "log10 of mel power, then (x - mean) / std of each band; "
         "chipwise.training.data.sound.front_end.log_mel",

@@ -1,7 +1,7 @@
-"""Words spoken by the program ``espeak-ng``, for runs without recordings. They are labelled as synthetic.
+"""Synthesises words with the program ``espeak-ng``, for runs without recordings. Reports call this speech synthetic.
 
-Each voice variant counts as a speaker; variants differ in pitch, formants and breath. A speaker speaks every word once
-per take, and each take has its own accent, speed and pitch.
+Each voice variant counts as a speaker; variants differ in pitch, formants and breath. In each take, a speaker speaks
+every word once; takes differ in accent, speed and pitch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROGRAM = "espeak-ng"
 ACCENTS = ("en-us", "en-gb", "en-gb-scotland", "en-gb-x-rp")
 SPEEDS = (130, 200)  # words per minute
 PITCHES = (30, 70)  # on espeak's scale from 0 to 99
-TIMEOUT_S = 20.0  # for one word, which normally takes about 10 ms
+TIMEOUT_S = 20.0  # time limit for one word, which normally takes about 10 ms
 WORDS = (
     "yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go",
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
@@ -29,10 +29,10 @@ WORDS = (
 
 
 def require_program() -> str:
-    """The path of ``espeak-ng``.
+    """Returns the path of ``espeak-ng``.
 
     Raises:
-        DataError: It is not installed.
+        DataError: ``espeak-ng`` is not installed.
     """
     found = shutil.which(PROGRAM)
     if found is None:
@@ -48,13 +48,13 @@ def variants() -> tuple[str, ...]:
     lines = _run([require_program(), "--voices=variant"]).decode("utf-8", "replace").splitlines()[1:]
     files = {part.removeprefix("!v/") for line in lines for part in line.split() if part.startswith("!v/")}
     if not files:
-        raise DataError(f"{PROGRAM} lists no voice variants; install its data (espeak-ng-data)")
+        raise DataError(f"{PROGRAM} finds no voice variants; install its data (package espeak-ng-data)")
     return tuple(sorted(files))
 
 
 def spoken(word: str, variant: str, *, take: int, seed: int) -> NDArray[np.float32]:
-    """A word spoken by a variant at 16 kHz, between -1 and 1. The same arguments give the same samples."""
-    random = np.random.default_rng([seed, take, *variant.encode()])  # same accent, speed and pitch for a take
+    """Samples of a word spoken by a voice variant, at 16 kHz and from -1 to 1. Equal arguments give equal samples."""
+    random = np.random.default_rng([seed, take, *variant.encode()])  # a take has one accent, speed and pitch
     accent = ACCENTS[int(random.integers(len(ACCENTS)))]
     speed, pitch = int(random.integers(*SPEEDS)), int(random.integers(*PITCHES))
     voice = f"{accent}+{variant}"

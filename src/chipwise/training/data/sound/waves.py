@@ -23,11 +23,11 @@ COLOURS = (0.0, 2.0)  # spectral exponents: 0 is white noise, 1 pink, 2 brown
 def decoded(content: bytes, *, where: str) -> NDArray[np.float32]:
     """Decodes a WAV file to samples at 16 kHz between -1 and 1; channels are averaged.
 
-    If the header states no length (:func:`endless`), the stream is read to its end. The header never makes it read
-    beyond ``content``.
+    If the header states no length (:func:`endless`), all of ``content`` is read. The decoder never reads beyond
+    ``content``, whatever length the header states.
 
     Raises:
-        DataError: It is no WAV file of 8 or 16-bit integers, or it is empty.
+        DataError: ``content`` is not a WAV file of 8 or 16-bit integers, or it has no samples.
     """
     try:
         with wave.open(io.BytesIO(content)) as file:
@@ -39,17 +39,17 @@ def decoded(content: bytes, *, where: str) -> NDArray[np.float32]:
     except wave.Error as error:
         raise DataError(f"{where}: not a WAV file of integers: {error}") from None
     if len(raw) < stated < STREAM_BYTES:
-        raise DataError(f"{where}: is cut off: its header states {stated:,} bytes of sound, it has {len(raw):,}")
+        raise DataError(f"{where}: is truncated: it has {len(raw):,} bytes of sound, but its header states {stated:,}")
     if not LEAST_HZ <= rate <= MOST_HZ:
-        raise DataError(f"{where}: {rate:,} samples a second; from {LEAST_HZ:,} to {MOST_HZ:,} are read")
+        raise DataError(f"{where}: has {rate:,} samples a second; it must have from {LEAST_HZ:,} to {MOST_HZ:,}")
     if (bits := _bits(content)) != 8 * width:
-        raise DataError(f"{where}: has {bits} bits a sample; write 16 (`sox in.wav -b 16 out.wav`)")
+        raise DataError(f"{where}: has {bits} bits a sample; convert it to 16 (`sox in.wav -b 16 out.wav`)")
     if width == 2:
         values = np.frombuffer(raw[: len(raw) // 2 * 2], "<i2").astype(np.float32) / 2**15
     elif width == 1:
         values = (np.frombuffer(raw, np.uint8).astype(np.float32) - 128) / 2**7
     else:
-        raise DataError(f"{where}: has {8 * width} bits a sample; write 16 (`sox in.wav -b 16 out.wav`)")
+        raise DataError(f"{where}: has {8 * width} bits a sample; convert it to 16 (`sox in.wav -b 16 out.wav`)")
     values = values[: len(values) // channels * channels].reshape(-1, channels).mean(1)
     if not len(values):
         raise DataError(f"{where}: holds no samples")
@@ -57,7 +57,10 @@ def decoded(content: bytes, *, where: str) -> NDArray[np.float32]:
 
 
 def endless(content: bytes) -> bool:
-    """Whether a WAV file states no length, as programs writing to a pipe do; truncation is then undetectable."""
+    """Whether the header of a WAV file states no real length, as in a file that was written to a pipe.
+
+    If such a file is truncated, this cannot be detected.
+    """
     with wave.open(io.BytesIO(content)) as file:
         return _stated_bytes(file) >= STREAM_BYTES
 
@@ -83,13 +86,13 @@ def resampled(samples: NDArray[np.float32], rate_hz: int) -> NDArray[np.float32]
 
 
 def trimmed(samples: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Samples without the silence at both ends; a single sample if everything is silent."""
+    """Removes the silence at both ends; a single sample remains if everything is silent."""
     loud = np.flatnonzero(np.abs(samples) > QUIET * np.abs(samples).max(initial=0.0))
     return samples[loud[0] : loud[-1] + 1] if len(loud) else samples[:1]
 
 
 def clip_of(samples: NDArray[np.float32], length: int, random: np.random.Generator) -> NDArray[np.float32]:
-    """``length`` samples with the word at a random offset, at normalised loudness; long words keep their middle."""
+    """A clip of ``length`` samples with the word at a random offset, at normalised loudness; cuts long words."""
     word = trimmed(samples)
     if len(word) > length:
         start = (len(word) - length) // 2
@@ -101,7 +104,7 @@ def clip_of(samples: NDArray[np.float32], length: int, random: np.random.Generat
 
 
 def noise(length: int, random: np.random.Generator) -> NDArray[np.float32]:
-    """Noise of random colour from white to brown, with a root mean square of 1."""
+    """Random noise with a colour between white and brown, and a root mean square of 1."""
     frequency = np.maximum(np.fft.rfftfreq(length), 50 / RATE_HZ)  # the spectrum is flat below 50 Hz
     shape = frequency ** (-random.uniform(*COLOURS) / 2)
     made = np.fft.irfft(shape * np.fft.rfft(random.standard_normal(length)), length)
@@ -109,21 +112,21 @@ def noise(length: int, random: np.random.Generator) -> NDArray[np.float32]:
 
 
 def noisy(clip: NDArray[np.float32], snr_db: float, random: np.random.Generator) -> NDArray[np.float32]:
-    """Adds noise to a clip, ``snr_db`` below the power of the word (the silence around it does not count)."""
+    """Adds noise whose power is ``snr_db`` below the word's power, which is averaged over samples that are not 0."""
     held = clip[clip != 0]
     power = float(np.mean(held**2)) if len(held) else 0.0
     return clip + np.float32(math.sqrt(power * 10 ** (-snr_db / 10))) * noise(len(clip), random)
 
 
 def divided(speakers: Sequence[str], *, share: float) -> dict[str, frozenset[str]]:
-    """Disjoint speakers for training, validation and test.
+    """Splits speakers into disjoint groups for training, validation and test.
 
     Raises:
-        DataError: There are fewer than three.
+        DataError: There are fewer than three speakers.
     """
     known = sorted(set(speakers))
     if len(known) < 3:
-        raise DataError(f"there are {len(known)} speakers; training, validation and test need at least one each")
+        raise DataError(f"there are {len(known)} speakers, but training, validation and test need at least one each")
     mixed = np.random.default_rng(0).permutation(known).tolist()
     size = max(1, round(share * len(known)))
     return {

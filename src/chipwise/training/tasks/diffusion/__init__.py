@@ -1,1 +1,1 @@
-"""Diffusion: a transformer generates images from noise in steps, scored by Fréchet distance to real ones."""
+"""Diffusion: a transformer generates images from noise in steps, scored by their Fréchet distance from real images."""

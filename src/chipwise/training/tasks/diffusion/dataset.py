@@ -1,9 +1,9 @@
 """Data set of images for diffusion: a denoiser learns to move noise to images along straight paths (rectified flow).
 
 At time t the input is (1 − t) noise + t image, whose velocity is image − noise; the loss is the mean squared error of
-the predicted velocity. Guided models train without the label on a tenth of the images. The metric is the Fréchet
-distance of generated images. A latent model learns the images' latents (``latents.py``), contains the decoder, and is
-scored on decoded images.
+the predicted velocity. Guided models are trained with 10 % of the labels hidden. The metric is the Fréchet distance of
+generated images. A latent model is trained on the images' latents (``latents.py``), contains the decoder, and is scored
+on decoded images.
 
 References:
     Liu et al. 2023, arXiv:2209.03003 (rectified flow). Times with a logit-normal distribution: Esser et al. 2024
@@ -50,7 +50,7 @@ SEEDS: Mapping[Split, int] = {"validation": 1, "test": 2}
 
 @dataclass(frozen=True, kw_only=True)
 class Classifier:
-    """A small classifier whose features the Fréchet distance compares."""
+    """A small classifier, whose features are used for the Fréchet distance."""
 
     arch: ArchSpec
     weights: Mapping[str, AnyArray]
@@ -77,14 +77,14 @@ class Classifier:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowImages(LabelledArrays):
-    """See :class:`chipwise.training.data.arrays.LabelledArrays`; ``classifier`` gives the features for scoring."""
+    """Images for diffusion, with the scoring classifier; see :class:`chipwise.training.data.arrays.LabelledArrays`."""
 
     classifier: Classifier
     moments: Mapping[Split, Moments]  # of the real images' features, by part
     codecs: Mapping[int, Codec] = field(default_factory=dict)  # autoencoders by the width of a latent in pixels
 
     def require_fit(self, arch: ArchSpec) -> None:
-        """Raises InputError if the model is no denoiser, or its images or labels differ from the data's."""
+        """Raises InputError if the model is not a denoiser, or its images or labels differ from the data's."""
         denoiser, shape = fitting(arch.head, Denoiser, f"{arch.name} does not generate images"), arch.stem.shape
         if shape != self.shape(arch):
             raise InputError(f"the model generates images of {shape}, the data has {self.shape(arch)}")
@@ -92,10 +92,10 @@ class FlowImages(LabelledArrays):
             raise InputError(f"the model knows {denoiser.labels} labels, the data has {len(self.classes)}")
 
     def _codec(self, arch: ArchSpec) -> Codec | None:
-        """The autoencoder of the model's latents; None if it generates pixels.
+        """The autoencoder for the model's latents; None if the model generates pixels.
 
         Raises:
-            InputError: The data has no such autoencoder.
+            InputError: The data has no autoencoder for these latents.
         """
         latents = arch.head_as(Denoiser).latents
         if latents is None:
@@ -104,7 +104,7 @@ class FlowImages(LabelledArrays):
         if codec is None or codec.latents != latents:
             known = ", ".join(map(str, self.codecs)) or "none"
             raise InputError(
-                f"the model generates latents of {latents.factor} pixels, the data has autoencoders of {known}"
+                f"the model's latents are {latents.factor} pixels wide; the data has autoencoders for widths of {known}"
             )
         return codec
 
@@ -152,13 +152,13 @@ class FlowImages(LabelledArrays):
         return ((found.float() - wanted) ** 2).mean()
 
     def noise(self, arch: ArchSpec, split: Split, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Noise (count, C, Y, X) and labels (count,) for evaluation, the same for all models of one shape."""
+        """Noise (count, C, Y, X) and labels (count,) for evaluation, equal for all models with this output shape."""
         shape = (DRAWN, *self.shape(arch))
         noise = np.random.default_rng([SEEDS[split], 3]).standard_normal(shape, dtype=np.float32)
         return noise[:count], np.arange(DRAWN)[:count] % len(self.classes)
 
     def distances(self, images: NDArray[np.float32], split: Split) -> Float64Array:
-        """Contribution of each generated image, (n,), to the Fréchet distance from real ones of ``split``."""
+        """Contribution of each generated image, (n,), to the Fréchet distance from the real images of ``split``."""
         return distances(self.classifier.features(images), self.moments[split])
 
     def judge(
@@ -169,7 +169,7 @@ class FlowImages(LabelledArrays):
         most: int | None = None,
         dtype: torch.dtype | None = None,
     ) -> HeldOutScore:
-        """Fréchet distance of images that ``model`` generates with its own number of steps."""
+        """Fréchet distance of images that ``model`` generates, with the model's number of steps."""
         images = self.drawn(model, split=split, most=most, dtype=dtype)
         return HeldOutScore(loss=float(self.distances(images, split).mean()))
 
@@ -182,9 +182,9 @@ class FlowImages(LabelledArrays):
         most: int | None = None,
         dtype: torch.dtype | None = None,
     ) -> NDArray[np.float32]:
-        """Images (n, C, Y, X) generated by ``model``, scaled as in training; ``most`` limits n.
+        """Generates images (n, C, Y, X) with ``model``, scaled as in training; ``most`` limits their number n.
 
-        Steps, solver and guidance are those of ``served`` if given, else the model's own.
+        Steps, solver and guidance are those of ``served`` if given, else those of the model.
         """
         import torch
 
@@ -200,13 +200,13 @@ class FlowImages(LabelledArrays):
                 found.append(draw(model, begun, told, served).float().cpu().numpy())
         return np.concatenate(found)
 
-    def flow_loss(self, model: Any, *, split: Split = "test", most: int = DRAWN) -> float:
-        """Mean squared error of the velocity on held-out images, at evenly spaced times."""
+    def flow_loss(self, model: Any) -> float:
+        """Mean squared error of the velocity on test images, at evenly spaced times."""
         import torch
 
-        rows = slice(min(most, DRAWN))
-        (images,), labels = self.examples(split, rows), self.part(split)[1][rows]
-        noise, _ = self.noise(model.arch, split, len(labels))
+        rows = slice(DRAWN)
+        (images,), labels = self.examples("test", rows), self.part("test")[1][rows]
+        noise, _ = self.noise(model.arch, "test", len(labels))
         codec = self._codec(model.arch)
         images = images if codec is None else codec.encode(torch.from_numpy(np.ascontiguousarray(images))).numpy()
         times = (np.arange(len(labels), dtype=np.float32) + 0.5) / len(labels)
@@ -215,7 +215,7 @@ class FlowImages(LabelledArrays):
             return float(self.loss(model, parts, torch.float32))
 
     def fields(self) -> Mapping[str, AnyArray]:
-        """Arrays of the classifier, the moments and the autoencoders, then those of all labelled data."""
+        """Arrays of the file: those of ``LabelledArrays``, and those of classifier, moments and autoencoders."""
         held: dict[str, AnyArray] = {"classifier": np.array(json.dumps(to_data(self.classifier.arch)))}
         held |= {f"classifier.{name}": value for name, value in self.classifier.weights.items()}
         for split, moments in self.moments.items():
@@ -229,7 +229,7 @@ class FlowImages(LabelledArrays):
     def of_fields(cls, file: Mapping[str, AnyArray]) -> Self:
         """Builds the data set from the arrays of a file."""
         if "classifier" not in file:
-            raise ValueError("holds no classifier to score images with")
+            raise ValueError("contains no classifier to score images")
 
         def below(start: str) -> dict[str, AnyArray]:
             return {name.removeprefix(start): file[name] for name in file if name.startswith(start)}

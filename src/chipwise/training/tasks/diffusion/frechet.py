@@ -1,9 +1,9 @@
 """The Fréchet distance between generated and real images, on features of a small classifier.
 
 Both sets of features are modelled as normal distributions; the distance is |μ − μ'|² + tr(Σ + Σ' − 2 (Σ Σ')^½). It is
-computed as a mean over the generated images: an image's contribution is the distance plus the image's influence on it,
-and influences sum to zero. The distance therefore has a standard error over images, and two models with the same noise
-can be compared image by image.
+expressed as a mean over the generated images: an image's contribution is the distance plus the image's influence on the
+distance, and influences sum to zero. The distance therefore has a standard error over images, and two models that start
+from the same noise can be compared image by image.
 
 References:
     Heusel et al. 2017, arXiv:1706.08500 (with Inception's features; distances here use another network and are
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from chipwise.core.arrays import Float64Array
 
-LEAST = 1e-10  # as a share of the largest eigenvalue; smaller ones are rounding errors
+LEAST = 1e-10  # least eigenvalue, as a share of the largest; smaller ones are rounding errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +39,9 @@ class Moments:
 
 
 def distances(features: ArrayLike, real: Moments) -> Float64Array:
-    """Contribution of each generated image's features (n, F) to the distance from ``real``, their mean.
+    """Contributions of generated images with features (n, F) to the distance from ``real``; their mean is the distance.
 
-    NaN if a feature is not finite.
+    Contributions are NaN if a feature is not finite.
     """
     values = np.asarray(features, np.float64)
     if not np.isfinite(values).all():
@@ -59,7 +59,7 @@ def distances(features: ArrayLike, real: Moments) -> Float64Array:
 
 
 def _power(matrix: Float64Array, power: float) -> Float64Array:
-    """A power of a positive semidefinite matrix, on the span of its nonzero eigenvalues."""
+    """A power of a positive semidefinite matrix; zero eigenvalues stay zero."""
     values, vectors = np.linalg.eigh(matrix)
     kept = values > max(LEAST * values[-1], 0.0)
     return np.asarray((vectors[:, kept] * values[kept] ** power) @ vectors[:, kept].T, np.float64)

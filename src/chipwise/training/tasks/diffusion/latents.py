@@ -1,9 +1,9 @@
-"""A small autoencoder trained on the run's images; denoisers can then generate its latents, which are smaller.
+"""A small autoencoder, trained on the run's images. Denoisers can generate its latents, which are smaller than images.
 
 The encoder turns each square of ``factor`` by ``factor`` pixels into channels (space to depth) and applies two
-convolutions; latents have mean 0 and deviation 1 over the training images. The decoder mirrors the encoder. Training
-adds noise to latents, so that similar latents decode to similar images (as in a variational autoencoder with a fixed
-variance).
+convolutions; latents have mean 0 and standard deviation 1 over the training images. The decoder mirrors the encoder.
+Training adds noise to latents, so that similar latents decode to similar images (as in a variational autoencoder with a
+fixed variance).
 
 References:
     Kingma and Welling 2014, arXiv:1312.6114. Diffusion in such a space: Rombach et al. 2022, arXiv:2112.10752.
@@ -34,7 +34,7 @@ ROWS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Codec:
-    """Weights of a trained autoencoder by name, ``encoder.…`` and ``decoder.…``."""
+    """A trained autoencoder: its weights by name, ``encoder.…`` and ``decoder.…``."""
 
     latents: Latents
     weights: Mapping[str, AnyArray]
@@ -53,7 +53,7 @@ class Codec:
         return found
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Images of latents."""
+        """Images (n, C, Y, X), decoded from latents (n, L, Y / factor, X / factor)."""
         found: Tensor = self._modules["decoder"](latents)
         return found
 
@@ -92,7 +92,7 @@ def train_codec(images: NDArray[np.float32], latents: Latents, *, steps: int, se
 
 
 def _standardise(encoder: Any, images: Tensor) -> None:
-    """Rescales the encoder's output so that each channel has mean 0 and deviation 1 over these images."""
+    """Rescales the encoder's output so that each channel has mean 0 and standard deviation 1 over these images."""
     import torch
 
     with torch.no_grad():

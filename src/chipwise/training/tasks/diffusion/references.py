@@ -1,13 +1,13 @@
-"""Reference designs of denoisers: DiT's proportions.
+"""Reference designs of denoisers, with the proportions of DiT.
 
-Attention over all patches whose heads together are as wide as the model, a GELU feed-forward of four times the width,
-adaLN-zero, a plain flow with equal Euler steps, and no guidance if the space allows it: guidance takes two passes per
-step, so within a limit on time the model would have half the size. Patch, latents, steps, width, depth, heads and
-format vary.
+The designs have attention over all patches, a GELU feed-forward of four times the width, adaLN-zero, a plain flow with
+equal Euler steps, and no guidance if the space allows this. The heads together are as wide as the model. Guidance takes
+two passes per step, so with a limit on time the model would have to be half as large. Patch, latents, steps, width,
+depth, heads and format vary.
 
 References:
-    Peebles and Xie 2023, arXiv:2212.09748, table 1: width over depth 32 (S), 64 (B), 43 (L) and 41 (XL), heads of 64
-        (XL: 72).
+    Peebles and Xie 2023, arXiv:2212.09748, table 1: width divided by depth is 32 (S), 64 (B), 43 (L) and 41 (XL),
+        heads are 64 wide (XL: 72).
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ FEWEST = 4  # fewest steps of a plain flow; with fewer, images are blurred
 
 
 def proportions(spec: SpaceSpec) -> Iterator[dict[str, object]]:
-    """DiT-proportioned designs around a space, as choices, with every number of steps from ``FEWEST`` on.
+    """Yields designs with DiT's proportions for a space, each as a mapping of choices to values.
 
-    If the space has no such number of steps, all of its numbers are used.
+    The designs use those numbers of steps in the space that are at least ``FEWEST``. If there are none, they use all
+    numbers of steps in the space.
     """
     image = inputs_of(spec, ImageSpace)
     enough = [steps for steps in image.steps if steps >= FEWEST] or list(image.steps)

@@ -1,8 +1,8 @@
 """Generates images with model.onnx: ``python sampler.py LABEL [SEED]`` writes image.npy. Needs numpy and onnxruntime.
 
-The graph computes the velocity of an image at a time from 0 (noise) to 1 (image). Its metadata hold the number of
-steps, the solver and the guidance scale that it was selected with, and, for a model of latents, the decoder as an ONNX
-model.
+The graph computes the velocity of an image at a time from 0 (noise) to 1 (image). Its metadata contain the number of
+steps, the solver and the guidance scale with which the model was selected and, for a model of latents, the decoder as
+an ONNX model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import onnxruntime
 
 
 def draw(model: Path, labels: list[int], *, seed: int = 0, steps: int | None = None) -> np.ndarray:
-    """Images (n, channels, rows, columns) from -1 to 1, one for each label."""
+    """Generates one image for each label: (n, channels, rows, columns), from -1 to 1."""
     session = onnxruntime.InferenceSession(str(model))
     facts = json.loads(session.get_modelmeta().custom_metadata_map["chipwise"])
     scale = np.float32(facts.get("guidance", 1.0))
@@ -42,7 +42,7 @@ def draw(model: Path, labels: list[int], *, seed: int = 0, steps: int | None = N
 
 
 def moves(steps: int, shift: float, solver: str) -> list[tuple[float, float, float]]:
-    """The time of each step, and the weights of its velocity and of the previous step's velocity."""
+    """For each step: its time, the weight of its velocity, and the weight of the previous step's velocity."""
     found: list[tuple[float, float, float]] = []
     last = 0.0
     times = [i / (i + shift * (steps - i)) for i in range(steps + 1)]
@@ -55,7 +55,7 @@ def moves(steps: int, shift: float, solver: str) -> list[tuple[float, float, flo
 
 
 def main() -> None:
-    """Generates one image."""
+    """Generates one image for the arguments of the command line, and writes it."""
     label, seed = (int(text) for text in (*sys.argv[1:3], "0")[:2])
     np.save("image.npy", draw(Path(__file__).with_name("model.onnx"), [label], seed=seed)[0])
 

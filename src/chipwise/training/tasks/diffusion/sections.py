@@ -1,4 +1,4 @@
-"""Report section of a denoiser: images in 1, 2, 4 … steps, next to the reference design and real images."""
+"""Report section of a denoiser: images of winner and reference design in 1, 2, 4 … steps, and real images."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from html import escape
 
 from chipwise.core.record import Record
 from chipwise.training.tasks.protocol import Section
-from chipwise.training.tasks.sections import shown
+from chipwise.training.tasks.sections import shown, table_of
 
 PIXELS = 56  # side of a shown image
 WHO = (("winner", "Winner"), ("baseline", "Reference design"))
 
 
 def sections(samples: Mapping[str, object]) -> Sequence[Section]:
-    """The report section ``drawn``; parts without samples are left out."""
+    """The report section ``drawn``; no section if ``samples`` contains no images."""
     held = Record.of(samples)
     if "drawn" not in held:
         return []
     drawn, labels, real = held.record("drawn"), held.sequence("labels", str), held.sequence("real", str)
     parts = [
-        "<p>One image of each label, all from the same noise; the number of steps that a design was selected with is "
+        "<p>One image of each label, all from the same noise; the number of steps with which a design was selected is "
         "bold. Below it: the Fréchet distance on test data (lower is closer to real images).</p>"
     ]
     parts += [_table(name, drawn.record(who), labels) for who, name in shown(drawn, WHO)]
@@ -33,16 +33,15 @@ def sections(samples: Mapping[str, object]) -> Sequence[Section]:
 
 
 def _table(name: str, found: Record, labels: Sequence[str]) -> str:
-    head = "".join(f"<th scope='col'>{escape(label)}</th>" for label in labels)
     rows = []
     for row in found.records("rows"):
         count = row.get("steps", int)
         steps = f"{count} step{'s' if count > 1 else ''}"
         steps = f"<b>{steps}</b>" if count == found.get("steps", int) else steps
         pairs = zip(row.sequence("images", str), labels, strict=True)
-        cells = "".join(_cell(image, f"{label}, {count}") for image, label in pairs)
-        rows.append(f"<tr><th scope='row'>{steps}<br>{row.get('distance', float):.3g}</th>{cells}</tr>")
-    table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        cells = [_cell(image, f"{label}, {count}") for image, label in pairs]
+        rows.append((f"{steps}<br>{row.get('distance', float):.3g}", cells))
+    table = table_of(["", *map(escape, labels)], rows)
     heading = f"<h3>{escape(name)}: {_details(found)}</h3>"
     return f"{heading}<div style='overflow-x:auto'>{table}</div>{_guided(found)}"
 
@@ -53,19 +52,19 @@ def _details(found: Record) -> str:
     line = f"flow loss on test data {found.get('flow_loss', float):.4g}"
     line += ", multistep" if found.get("solver", str, "") == "multistep" else ""
     line += f", times shifted by {shift:g}" if shift != 1.0 else ""
-    line += f", guided by {found.get('guidance', float):g} in two passes a step" if "guided" in found else ""
+    line += f", guidance scale {found.get('guidance', float):g} with two passes per step" if "guided" in found else ""
     if "latents" in found:
         latents = found.record("latents")
         side = latents.get("factor", int)
         line += (
-            f"; latents of {side} x {side} pixels: real images are {latents.get('distance', float):.3g} "
-            f"away once they were encoded and decoded, {latents.get('real', float):.3g} as they are"
+            f"; latents of {side} x {side} pixels: real images have a distance of {latents.get('distance', float):.3g} "
+            f"after encoding and decoding, and of {latents.get('real', float):.3g} without them"
         )
     return line
 
 
 def _guided(found: Record) -> str:
-    """Distances by guidance scale, the design's own in bold; empty for unguided designs."""
+    """Distances by guidance scale, with the design's scale in bold; empty for unguided designs."""
     rows = [(row.get("guidance", float), row.get("distance", float)) for row in found.records("guided")]
     if not rows:
         return ""

@@ -1,4 +1,4 @@
-"""Diffusion: a transformer generates images of given labels. Task settings that need no data."""
+"""Settings of the diffusion task that need no data: a transformer generates images of given labels."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ LAW = Law(
     text_exponent=0.5,
     level_known=False,
     one_pass=4.0,
-)  # approximate Fréchet distances of Fashion-MNIST at CPU model sizes; the level is fitted to the run's own trainings
+)  # approximate Fréchet distances of Fashion-MNIST at CPU model sizes; the level is fitted to the run's own training
 DISTANCE = Metric(
     name="frechet_distance",
     title="Fréchet distance",
     short="distance",
-    seed_sd=0.16,  # from 18 trainings of 60 s: three seeds of six designs (docs/notes/validation.md)
-    least_share=1 / 3,  # after a ninth of a training, distances are ten times as large and the smallest models lead
+    seed_sd=0.16,  # from 18 training runs of 60 s: three seeds of six designs (docs/notes/validation.md)
+    least_share=1 / 3,  # after a ninth of a training run, distances are ten times as large and the smallest models lead
 )
 LOAD = """\
 from transformers import AutoModel
@@ -40,7 +40,7 @@ EXAMPLE = "{size: 28, classes: 10, patch: [4, 7], steps: [1, 2, 4, 8]}"
 
 
 def departures(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
-    """Refuses a space without ``steps``."""
+    """Returns an error for a space without ``steps``."""
     if not inputs_of(space, ImageSpace).steps:
         yield "space.image.steps", f"is missing; list the numbers of steps to choose from: {EXAMPLE}"
 

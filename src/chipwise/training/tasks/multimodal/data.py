@@ -1,4 +1,4 @@
-"""Questions about images in a run's folder, in one file for all trainings; exported graphs answer one at a time."""
+"""Questions about images, in one file for all training runs; exported graphs answer one question at a time."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from chipwise.training.tasks.protocol import Exported
 FEWEST = 20  # images in the smallest part
 SHOWN = 16  # questions shown in the report
 RECIPE = {"batch_windows": 64, "matrix_rate": 0.004, "table_rate": 0.004}
-"""Measured on shapes, training 55,310 parameters for 15 s: 67 % right at about these rates, 48 % at those of text."""
+"""Trained for 15 s on ``shapes``, 55,310 parameters give 67 % right answers with these rates, 48 % with text's."""
 
 
 class MultimodalData(ArrayData[QuestionsSpec, ImageSpace, PictureQuestions]):
-    """See :class:`chipwise.training.tasks.protocol.TaskData`."""
+    """Questions about images; see :class:`chipwise.training.tasks.protocol.TaskData`."""
 
     recipe: Mapping[str, object] = RECIPE
     quick = 1_000  # questions in an early evaluation
@@ -50,14 +50,14 @@ class MultimodalData(ArrayData[QuestionsSpec, ImageSpace, PictureQuestions]):
         return data, {"source": found.source, "licence": found.licence, "left_out": left_out}
 
     def summary(self) -> Mapping[str, object]:
-        """Questions and bytes of each part, source and licence."""
+        """Name, source and licence of the data, and the number of questions and of bytes in each part."""
         facts = Record.read(self.facts)
         left_out = facts.get("left_out", int)
-        more = f"; {left_out:,} questions with rarer answers are left out" if left_out else ""
+        more = f"; without {left_out:,} questions with rarer answers" if left_out else ""
         return {**super().summary(), "source": facts.get("source", str) + more}
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
-        """Bytes of an image divided by the positions of a request."""
+        """Bytes of an image divided by the number of positions of a request."""
         chosen = {name: space.values(rows, name) for name in ("patch", "merge")}
         grids = self.inputs.size // chosen["patch"].astype(np.int64)
         sides = np.where(chosen["merge"] == "none", grids, grids // 2)
@@ -68,7 +68,7 @@ class MultimodalData(ArrayData[QuestionsSpec, ImageSpace, PictureQuestions]):
         return self.arrays.part(split).image
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
-        """Some test questions with images and both models' answers, and accuracy by right answer."""
+        """Some test questions with image and the models' answers, and accuracy for each right answer."""
         held = self.arrays
         part, names = held.test, held.answers
         said = {who: logits.argmax(1) for who, logits in self.answered(winner, reference)[0].items()}
@@ -84,7 +84,7 @@ class MultimodalData(ArrayData[QuestionsSpec, ImageSpace, PictureQuestions]):
         return {"questions": shown, "by_answer": by_answer(part.answers, said, names)}
 
     def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, object]]:
-        """The answers by name, the word ids, and the preprocessing of images."""
+        """The names of the answers, the word ids, and the settings for preprocessing images."""
         held, image = self.arrays, self.inputs
         names = (*held.answers, *(f"<unused {i}>" for i in range(len(held.answers), arch.outputs)))
         return {
@@ -95,10 +95,10 @@ class MultimodalData(ArrayData[QuestionsSpec, ImageSpace, PictureQuestions]):
 
 
 def answerable(found: Questions, classes: int) -> tuple[list[int], tuple[str, ...]]:
-    """Indices of the questions with one of the ``classes`` most frequent answers, and those answers.
+    """Indices of the questions that have one of the ``classes`` most frequent answers, and these answers.
 
     Raises:
-        DataError: There are fewer than two answers.
+        DataError: There are fewer than two different answers.
     """
     counts = Counter(found.answers)
     answers = tuple(sorted(sorted(counts), key=lambda answer: -counts[answer])[:classes])
@@ -143,7 +143,7 @@ def divided(
 def by_answer(
     answers: NDArray[np.int64], said: Mapping[str, NDArray[np.int64]], names: tuple[str, ...]
 ) -> list[dict[str, object]]:
-    """Number of questions by right answer, and how many of them each model answered correctly."""
+    """For each right answer, the number of questions, and the share that each model answers correctly."""
     rows = []
     for number in np.unique(answers):
         mine = answers == number

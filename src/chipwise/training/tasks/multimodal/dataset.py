@@ -28,7 +28,7 @@ FIELDS = ("images", "image", "words", "answers")  # arrays of a part
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionPart:
-    """Questions of one part: images (n, C, Y, X) in 8 bits; all other arrays have one row per question."""
+    """Images and questions of one part: 8-bit images (n, C, Y, X); all other arrays have one row per question."""
 
     images: NDArray[np.uint8]
     image: NDArray[np.int64]  # index of the question's image
@@ -38,7 +38,7 @@ class QuestionPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureQuestions(ArrayDataset):
-    """Visual questions; see :class:`chipwise.training.data.dataset.Dataset`. The metric is the error rate."""
+    """Questions about images; see :class:`chipwise.training.data.dataset.Dataset`. The metric is the error rate."""
 
     packed: ClassVar[bool] = False
     train: QuestionPart
@@ -51,7 +51,7 @@ class PictureQuestions(ArrayDataset):
 
     @property
     def identity(self) -> Sequence[object]:
-        """Sizes, words, answers and the first examples, which identify the data."""
+        """Values that identify the data: sizes, words, answers, and a digest of the first examples."""
         part = self.train
         first = digest([part.images[:16].ravel().tolist(), part.words[:256].tolist(), part.answers[:256].tolist()])
         return [*part.images.shape, len(part.answers), *self.words, *self.answers, first]
@@ -63,8 +63,8 @@ class PictureQuestions(ArrayDataset):
             raise InputError("the model does not read questions about images")
         if arch.outputs < len(self.answers) or found.question.words < len(self.words):
             raise InputError(
-                f"the model has {found.question.words} words and {arch.outputs} answers, the data {len(self.words)} "
-                f"and {len(self.answers)}"
+                f"the model has {found.question.words} words and {arch.outputs} answers, the data has "
+                f"{len(self.words)} and {len(self.answers)}"
             )
         asked = (found.shape, found.question.tokens)
         given = (self.train.images.shape[1:], self.train.words.shape[1])
@@ -72,7 +72,7 @@ class PictureQuestions(ArrayDataset):
             raise InputError(f"the model reads images and questions of {asked}, the data has {given}")
 
     def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
-        """Scaled images, word ids and answers of a batch of questions; every epoch has a different order."""
+        """Scaled images, word ids and answers of a batch of questions; the order differs between epochs."""
         import torch
 
         part = self.train
@@ -99,7 +99,7 @@ class PictureQuestions(ArrayDataset):
         return self.validation if split == "validation" else self.test
 
     def sizes(self) -> Iterator[tuple[int, int]]:
-        """Number of questions in each part, and bytes of its images."""
+        """Yields the number of questions in each part, and the number of bytes of the part's images."""
         for part in (self.train, self.validation, self.test):
             yield len(part.answers), int(part.images.nbytes)
 

@@ -1,8 +1,8 @@
-"""Reference designs of decoders with image tokens: the proportions of LLaVA and SmolVLM.
+"""Reference designs of decoders with image tokens, with the proportions of LLaVA and SmolVLM.
 
-Plain patches, one token per patch as in LLaVA or per four merged patches as in SmolVLM, a projection with two matrices,
-image tokens before the words, and a standard transformer: heads together as wide as the model and a GELU feed-forward
-of four times the width.
+The designs have plain patches, one token per patch (LLaVA) or per four merged patches (SmolVLM), a projection with two
+matrices, image tokens before the words, and a standard transformer: heads that together are as wide as the model, and a
+GELU feed-forward of four times the width.
 
 References:
     Liu et al. 2023, Improved Baselines with Visual Instruction Tuning, arXiv:2310.03744; Marafioti et al. 2025,
@@ -20,7 +20,7 @@ from chipwise.training.tasks.references import deit_proportions
 
 
 def proportions(spec: SpaceSpec) -> Iterator[dict[str, object]]:
-    """Reference designs around a space, as choices: one token per patch, and merged patches where they fit."""
+    """Yields designs as mappings of choices to values: one token per patch, then merged patches where possible."""
     size = inputs_of(spec, ImageSpace).size
     for choices in deit_proportions(spec):
         choices["pooling"] = "last"

@@ -1,4 +1,4 @@
-"""Report sections of visual questions: test images with questions, and accuracy by right answer."""
+"""Report sections of questions about images: test images with questions, and accuracy for each right answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PIXELS = 72  # side of a shown image
 
 
 def sections(samples: Mapping[str, object]) -> Sequence[Section]:
-    """The report sections ``questions`` and ``answers``; parts without samples are left out."""
+    """The report sections ``questions`` and ``answers``; a section without samples is left out."""
     held, found = Record.of(samples), []
     if questions := held.records("questions"):
         note = (
@@ -25,7 +25,7 @@ def sections(samples: Mapping[str, object]) -> Sequence[Section]:
     if rows := held.records("by_answer"):
         who = shown(rows[0])
         html = table(
-            "Test questions by their right answer, and the share answered correctly.",
+            "Number of test questions by right answer, and the share that each model answers correctly.",
             ["right answer", "questions", *(name for _, name in who)],
             [
                 (
@@ -36,7 +36,7 @@ def sections(samples: Mapping[str, object]) -> Sequence[Section]:
                 for row in rows
             ],
         )
-        found.append(Section(name="answers", title="Which answers it gets right", html=html))
+        found.append(Section(name="answers", title="Accuracy by right answer", html=html))
     return found
 
 

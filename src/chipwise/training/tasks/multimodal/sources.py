@@ -1,4 +1,4 @@
-"""Sources of questions about images: generated shapes, or the user's table with paths of images.
+"""Sources of questions about images: generated images of shapes, or the user's table with paths of images.
 
 Images are scaled to the size in the space. Pillow decodes images, pyarrow reads Parquet.
 """
@@ -27,7 +27,7 @@ COLUMNS = ("image", "question", "answer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionsSpec:
-    """The ``data`` of a run file for visual questions.
+    """The ``data`` of a run file for questions about images.
 
     ``shapes`` generates ``images`` images. ``files`` reads ``path``, a JSONL or Parquet file with the columns image (a
     path relative to the file's folder), question and answer. Only the most frequent answers are kept, as many as the
@@ -45,7 +45,7 @@ class QuestionsSpec:
         check_fields(self)
         positive(self, "images", most=1_000_000)
         if self.source == "files" and not self.path:
-            raise SpecError("name the file of images, questions and answers", field="path")
+            raise SpecError("is missing; name the file with images, questions and answers", field="path")
         if not 0 < self.validation_share <= 0.25:
             raise SpecError(f"must be above 0 and at most 0.25, not {self.validation_share}", field="validation_share")
 
@@ -67,7 +67,7 @@ def read_questions(spec: QuestionsSpec, base: Path, *, size: int, channels: int)
 
     Raises:
         DataError: A file is missing or broken; the message names it and the row.
-        MissingExtra: A package that reads it is not installed.
+        MissingExtra: The package that reads the file is not installed.
     """
     if spec.source == "shapes":
         found = shapes.generate(spec.images, seed=spec.seed)

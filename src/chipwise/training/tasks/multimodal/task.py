@@ -1,4 +1,4 @@
-"""Questions about images: image tokens before a question in a small decoder. Task settings that need no data."""
+"""Settings of the task of questions about images that need no data: a decoder reads image tokens and a question."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ LOAD = """\
 from transformers import AutoModelForImageClassification
 
 model = AutoModelForImageClassification.from_pretrained("winner", trust_remote_code=True)
-# model(pixel_values, input_ids): words.json lists the words; a question stands at the end of its room"""
+# model(pixel_values, input_ids): words.json lists the words; shorter questions are padded in front"""
 MISSING = (
     "is missing; describe both inputs: {size: 32, channels: 3, classes: 14, question: 8, words: 32, patch: [4, 8]}"
 )
 
 
 def departures(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
-    """Refuses a space without questions, or whose inputs do not have two axes."""
+    """Returns an error for a space without questions, or whose images do not have two axes."""
     image = inputs_of(space, ImageSpace)
     if not image.question:
         yield "space.image", MISSING

@@ -1,4 +1,4 @@
-"""Interactions of a run, split by time into one file for all trainings; exported graphs rank one request at a time."""
+"""Interactions split by time, in one file for all training runs; exported graphs rank one request at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BATCH = 32
 
 
 class RankingData(ArrayData[InteractionsSpec, RankingSpace, RequestData]):
-    """See :class:`chipwise.training.tasks.protocol.TaskData`."""
+    """Ranking requests; see :class:`chipwise.training.tasks.protocol.TaskData`."""
 
     recipe: Mapping[str, object] = {"batch_windows": BATCH}
     quick = 1_000  # requests in an early evaluation
@@ -36,14 +36,14 @@ class RankingData(ArrayData[InteractionsSpec, RankingSpace, RequestData]):
     identifying = ("items", "history", "candidates", "tags", "bag")
 
     def make(self) -> tuple[RequestData, Mapping[str, object]]:
-        """Reads the interactions and splits them by time; the facts contain the names of items and tags."""
+        """Reads the interactions, and splits them by time; the facts contain the names of items and tags."""
         found = read_interactions(self.spec, self.base)
         names = {"items": list(found.names), "tags": list(found.tag_names)}
         facts = {"source": found.source, "licence": found.licence, "names": names}
         return divided(found, self.spec, self.inputs), facts
 
     def step_tokens(self, arch: ArchSpec) -> int:
-        """Positions in a batch."""
+        """Number of positions in a batch."""
         return BATCH * learnt_positions(self.inputs.history)
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
@@ -56,7 +56,7 @@ class RankingData(ArrayData[InteractionsSpec, RankingSpace, RequestData]):
         return np.unique(users, return_inverse=True)[1]
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
-        """Some test requests with their top items, and recall at several list lengths with intervals."""
+        """Some test requests with the items ranked first, and recall at several list lengths with intervals."""
         data, names = self.arrays, Record.read(self.facts).record("names").sequence("items", str)
         scores, _ = self.answered(winner, reference)
         chosen = np.unique(np.linspace(0, len(data.test) - 1, SHOWN).astype(int))
@@ -79,7 +79,7 @@ class RankingData(ArrayData[InteractionsSpec, RankingSpace, RequestData]):
         }
 
     def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
-        """A folder for ``AutoModel``, with the names of items and tags by id, and the tags of each item."""
+        """Writes a folder for ``AutoModel``, with the names of items and tags by id, and the tags of each item."""
         super().ship(item, folder, files)
         np.save(folder / "tags.npy", self.arrays.tags, allow_pickle=False)
 
@@ -99,19 +99,19 @@ def recalls(places: NDArray[np.int64], users: NDArray[np.int64]) -> list[dict[st
 
 
 def divided(found: Interactions, spec: InteractionsSpec, ranking: RankingSpace) -> RequestData:
-    """Splits interactions by time, and builds the requests of validation and test.
+    """Splits interactions by time, and builds validation and test requests.
 
     Raises:
-        SpecError: The numbers of items or tags differ from those in the space.
+        SpecError: The numbers of items or tags in the space differ from those in the data.
         DataError: Too few requests have a long enough history.
     """
     items, bag = len(found.names) - 1, found.tags.shape[1]
     if items != ranking.items:
-        raise SpecError(f"the data has {items} items, not {ranking.items}", field="space.ranking.items")
+        raise SpecError(f"must be {items}, the number in the data, not {ranking.items}", field="space.ranking.items")
     if ranking.bag and (ranking.bag, ranking.tags) != (bag, len(found.tag_names) - 1):
         raise SpecError(
-            f"the data has {len(found.tag_names) - 1} tags, at most {bag} of an item; "
-            f"not {ranking.tags} and {ranking.bag}",
+            f"the data has {len(found.tag_names) - 1} tags and at most {bag} per item; set `tags` and "
+            f"`bag` to these numbers, not to {ranking.tags} and {ranking.bag}",
             field="space.ranking.tags",
         )
     count = len(found.items)
@@ -122,7 +122,8 @@ def divided(found: Interactions, spec: InteractionsSpec, ranking: RankingSpace) 
         parts[name], parts[f"{name}_users"] = _requests(found, spec, ranking, first, last, seed=part)
         if len(parts[name]) < FEWEST:
             raise DataError(
-                f"the {name} part has {len(parts[name])} requests after {spec.least_history} items; it needs {FEWEST}"
+                f"the {name} part has {len(parts[name])} requests with at least {spec.least_history} earlier items of "
+                f"the user; it needs {FEWEST}"
             )
     tags = found.tags if ranking.bag else found.tags[:, :0]
     return RequestData(users=found.users, items=found.items, tags=tags, learnt=learnt, history=ranking.history, **parts)
@@ -131,9 +132,10 @@ def divided(found: Interactions, spec: InteractionsSpec, ranking: RankingSpace) 
 def _requests(
     found: Interactions, spec: InteractionsSpec, ranking: RankingSpace, first: int, last: int, *, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Requests (m, history + candidates) for the interactions ``first`` to ``last``, and their users.
+    """Requests (m, history + candidates) for the interactions from ``first`` to ``last``, and their users.
 
-    The other candidates are sampled uniformly from the items that the user has not interacted with before.
+    The first candidate is the item of the interaction. The others are sampled uniformly from the items with which the
+    user has not interacted before.
     """
     random = np.random.default_rng([seed, 1])
     order = np.argsort(found.users[:last], kind="stable")

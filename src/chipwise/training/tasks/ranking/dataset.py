@@ -1,7 +1,7 @@
 """Data set of ranking requests: a model learns to predict the next item of a history, and ranks candidates.
 
 Training uses many positions of a history at once: the candidates at a position are the next item and random other
-items, and they attend to the history up to that position. Serving does the same at the last position only.
+items, and they attend to the history up to that position. In serving, only the last position has candidates.
 
 References:
     Cross entropy over sampled candidates: Klenitskiy and Vasilev 2023, Turning Dross Into Gold Loss, arXiv:2309.07602.
@@ -47,10 +47,10 @@ class RequestData(ArrayDataset):
         users: User ids, (n,).
         items: Item ids from 1, (n,).
         tags: Tag ids of each item, (items + 1, bag).
-        learnt: Number of training interactions, the first ones in time.
+        learnt: Number of training interactions, which are the earliest ones.
         validation: Requests (m, history + candidates) of item ids, the right candidate first; short histories are
             padded with 0.
-        test: Requests of the part that is used for no selection.
+        test: Requests of the part that is not used to select models.
         validation_users: User of each validation request, (m,).
         test_users: User of each test request.
         history: Number of items in a request's history.
@@ -69,7 +69,7 @@ class RequestData(ArrayDataset):
 
     @property
     def identity(self) -> Sequence[object]:
-        """Sizes and the first interactions, which identify the data."""
+        """Values that identify the data: sizes, and a digest of the first interactions and validation requests."""
         first = digest([self.users[:4096].tolist(), self.items[:4096].tolist(), self.validation[:64].tolist()])
         return ["requests", len(self.items), self.learnt, *self.validation.shape, *self.tags.shape, first]
 
@@ -79,17 +79,17 @@ class RequestData(ArrayDataset):
         found, needed = (stem.items, stem.history, stem.bag), (len(self.tags) - 1, self.history, self.tags.shape[1])
         for name, has, wants in zip(("items", "items of history", "tags of an item"), found, needed, strict=True):
             if has != wants:
-                raise InputError(f"the model has {has} {name}, the data {wants}")
+                raise InputError(f"the model has {has} {name}, the data has {wants}")
 
     def example_tokens(self, arch: ArchSpec) -> int:
-        """Positions of one training example: its history and candidates."""
+        """Number of positions in one training example: its history and candidates."""
         return learnt_positions(self.history)
 
     def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
-        """Batch number ``number``: ids, places and weights.
+        """Batch number ``number``: ids of items and tags, trained positions (places), and weights.
 
-        Ids are (rows, history + places · candidates, 1 + bag). Places (rows, places) are trained positions in the
-        history, equal in all rows. Weights (rows, places) are 0 at the padding of a short history.
+        Ids have the shape (rows, history + places · candidates, 1 + bag). Places (rows, places) are positions in the
+        history, the same in all rows. Weights (rows, places) are 0 at the padding of short histories.
         """
         import torch
 
@@ -110,7 +110,7 @@ class RequestData(ArrayDataset):
 
     @cached_property
     def _by_user(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Training items grouped by user in order of time, and each one's index within its user."""
+        """Training items, grouped by user and in order of time, and each item's index within its group."""
         users, items = self.users[: self.learnt], self.items[: self.learnt]
         order = np.argsort(users, kind="stable")
         begins = np.searchsorted(users[order], users[order])
@@ -133,7 +133,7 @@ class RequestData(ArrayDataset):
         return np.concatenate((items[..., None], self.tags[items]), axis=-1)
 
     def loss(self, model: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-        """Mean cross entropy in nats of the next item among sampled ones."""
+        """Mean cross entropy in nats of the next item among the candidates."""
         import torch
 
         ids, places, weights = batch
@@ -148,7 +148,10 @@ class RequestData(ArrayDataset):
         return self.validation if split == "validation" else self.test
 
     def sizes(self) -> Iterator[tuple[int, int]]:
-        """Number of training interactions and of requests in the other parts; bytes of their item ids."""
+        """Yields two numbers for each part: entries, and bytes of their item ids.
+
+        Entries are interactions in the training part, and requests in the other parts.
+        """
         yield self.learnt, self.learnt * BYTES
         for part in (self.validation, self.test):
             yield len(part), part.size * BYTES
@@ -179,20 +182,20 @@ class RequestData(ArrayDataset):
 
 
 def learnt_positions(history: int) -> int:
-    """Positions of one training example."""
+    """Number of positions in one training example: its history, and the candidates at the trained positions."""
     return history + min(PLACES, history) * (1 + DRAWN)
 
 
 def places_of(scores: NDArray[np.floating]) -> NDArray[np.int64]:
-    """Rank, from 1, of the first candidate of each request (m, C); ties count against it."""
+    """Rank, from 1, of the first candidate in each row of scores (m, C); tied candidates are placed before it."""
     before: NDArray[np.int64] = (scores[:, 1:] >= scores[:, :1]).sum(axis=1)
     return before + 1
 
 
 def losses_of(scores: NDArray[np.floating]) -> Float64Array:
-    """1 minus NDCG@10 of each request, (m,), whose right candidate is the first; NaN if scores are not finite.
+    """1 minus NDCG@10 of each request, (m,), where the first candidate is right; NaN if scores are not finite.
 
-    With one right candidate, NDCG@10 is 1 / log2(1 + place) within the first ten places, and 0 after them.
+    With one right candidate, NDCG@10 is 1 / log2(1 + rank) for ranks up to ten, and 0 for others.
     """
     places = places_of(scores)
     lost = 1 - np.where(places <= TOP, 1 / np.log2(1.0 + places), 0.0)

@@ -1,9 +1,9 @@
-"""Reference designs of ranking: the proportions of SASRec and of HSTU.
+"""Reference designs of ranking, with the proportions of SASRec and HSTU.
 
-SASRec: softmax attention whose heads together are as wide as the model, a ReLU feed-forward of the model's width,
-embedding tables as wide as the model, candidates scored by similarity. HSTU: pointwise attention without a
-feed-forward; tables and scores as in SASRec. Both have one to four layers, as published. Width, depth, heads and format
-vary.
+SASRec has softmax attention with heads that together are as wide as the model, a ReLU feed-forward of the model's
+width, embedding tables as wide as the model, and candidates scored by similarity. HSTU has pointwise attention without
+a feed-forward; its tables and scores are those of SASRec. All designs have one to four layers. Width, depth, heads and
+format vary.
 
 References:
     Kang and McAuley 2018, Self-Attentive Sequential Recommendation, arXiv:1808.09781: 2 layers of width 50, one head.
@@ -27,7 +27,7 @@ DEEPEST = 4  # most layers in the small published models; HSTU-large has 8, but 
 
 
 def proportions(spec: SpaceSpec) -> Iterator[dict[str, object]]:
-    """SASRec- and HSTU-proportioned designs around a space, as choices; up to 1.5 times as wide as its widest."""
+    """Yields designs as mappings of choices to values; widths are up to 1.5 times the space's largest."""
     own = {"vocab_size": inputs_of(spec, RankingSpace).outputs, "table": FULL, "score": "similarity"}
     widths = range(STEP, int(max(spec.d_model) * 1.5) + 1, STEP)
     for weights, (mixing, ffn) in itertools.product(spec.formats, (("attention", "relu"), ("hstu", NO_FFN))):

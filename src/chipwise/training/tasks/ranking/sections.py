@@ -1,4 +1,4 @@
-"""Report sections of a ranking model: top lists of some requests, and recall by list length."""
+"""Report sections of a ranking model: the items ranked first in some requests, and recall by list length."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from chipwise.core.statistics import Z90
 from chipwise.training.tasks.protocol import Section
 from chipwise.training.tasks.sections import shown
 
-Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # header and rows
-RECALL_NOTE = "Recall: share of test requests whose next item is among the first, with 90 % intervals over users."
+RECALL_NOTE = "Recall: share of test requests whose next item is in a list of that length (90 % intervals over users)."
 
 
 def sections(samples: Mapping[str, object]) -> Sequence[Section]:
-    """The report sections ``lists`` and ``recall``; parts without samples are left out."""
+    """The report sections ``lists`` and ``recall``; a section without samples is left out."""
     held, found = Record.of(samples), []
     if requests := held.records("requests"):
         note = (
             f"<p>Test requests of {held.get('candidates', int)} candidates: the newest items of the history, what came "
-            "next, and what stands first for winner and reference design. The item that came next is bold; the number "
-            "is its place.</p>"
+            "next, and what winner and reference design rank first. The item that came next is bold; its rank is next "
+            "to each model's name.</p>"
         )
         html = note + "".join(_request(item) for item in requests)
-        found.append(Section(name="lists", title="What it ranks first", html=html))
+        found.append(Section(name="lists", title="Items ranked first", html=html))
     if "recall" in held:
         title = "How often the next item is found"
-        found.append(_tables("recall", title, RECALL_NOTE, [_recall(held.record("recall"))]))
+        found.append(_table("recall", title, RECALL_NOTE, *_recall(held.record("recall"))))
     return found
 
 
@@ -39,7 +38,7 @@ def _request(item: Record) -> str:
         entries = (f"<b>{escape(e)}</b>" if e == right else escape(e) for e in ranked.sequence("list", str))
         body = "".join(f"<li>{entry}</li>" for entry in entries)
         cells.append(
-            f"<div><strong>{name}</strong> (place {ranked.get('place', int)})"
+            f"<div><strong>{name}</strong> (rank {ranked.get('place', int)})"
             f'<ol style="margin:.2em 0 0;padding-left:1.6em">{body}</ol></div>'
         )
     history = escape(" · ".join(item.sequence("history", str)))
@@ -49,24 +48,23 @@ def _request(item: Record) -> str:
     )
 
 
-def _tables(name: str, title: str, note: str, tables: Sequence[Table]) -> Section:
-    """Tables as HTML, and as Markdown for the model card. The first cell of a row is its header."""
-    html, text = [f"<p>{escape(note)}</p>"], [note]
-    for head, rows in tables:
-        cells = "".join(f"<th scope='col'>{escape(cell)}</th>" for cell in head)
-        body = "".join(
-            f"<tr><th scope='row'>{escape(first)}</th>"
-            + "".join(f'<td style="text-align:right">{escape(cell)}</td>' for cell in rest)
-            + "</tr>"
-            for first, *rest in rows
-        )
-        html.append(f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>")
-        lines = [head, ["---"] * len(head), *rows]
-        text.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
-    return Section(name=name, title=title, html="".join(html), text="\n\n".join(text))
+def _table(name: str, title: str, note: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Section:
+    """A table as HTML, and as Markdown for the model card. The first cell of each row is the row's header."""
+    cells = "".join(f"<th scope='col'>{escape(cell)}</th>" for cell in head)
+    body = "".join(
+        f"<tr><th scope='row'>{escape(first)}</th>"
+        + "".join(f'<td style="text-align:right">{escape(cell)}</td>' for cell in rest)
+        + "</tr>"
+        for first, *rest in rows
+    )
+    html = f"<p>{escape(note)}</p><table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
+    lines = [head, ["---"] * len(head), *rows]
+    text = f"{note}\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return Section(name=name, title=title, html=html, text=text)
 
 
-def _recall(recalls: Record) -> Table:
+def _recall(recalls: Record) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the recall table."""
     models = shown(recalls)
     columns = [recalls.records(who) for who, _ in models]
     rows = []

@@ -25,13 +25,14 @@ TAGS = "class"  # genre column in MovieLens' table of films
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InteractionsSpec:
-    """Source of the interactions, and how they are split.
+    """The ``data`` of a run file for ranking: the source of the interactions, and how they are split.
 
     A Parquet file (``path``, relative to the run file's folder) has one row per interaction, with the columns ``user``,
-    ``item`` and ``time``, and optionally ``tags``: a list of texts, or one text with spaces between tags. The test part
-    is the last ``test_share`` of all interactions in time, the validation part the ``validation_share`` before it. Each
-    of their requests ranks the item that came next, after at least ``least_history`` items, among items sampled at
-    random.
+    ``item`` and ``time``, and optionally ``tags``: a list of texts, or one text with spaces between tags.
+
+    The latest interactions are the test part, and those just before them are the validation part. ``test_share`` and
+    ``validation_share`` are the shares of these parts in all interactions. Each request in these parts has a history of
+    at least ``least_history`` items, and ranks the item that came next among items sampled at random.
     """
 
     source: Literal["movielens-100k", "parquet"] = "movielens-100k"
@@ -49,7 +50,7 @@ class InteractionsSpec:
     def __post_init__(self) -> None:
         check_fields(self)
         if (self.source == "parquet") != bool(self.path):
-            raise SpecError("source: parquet needs a path, and no other source reads one", field="path")
+            raise SpecError("`source: parquet` needs a path; all other sources take none", field="path")
         for name in ("validation_share", "test_share"):
             if not 0.001 <= getattr(self, name) <= 0.4:
                 raise SpecError(f"must lie between 0.001 and 0.4, not {getattr(self, name)}", field=name)
@@ -93,18 +94,18 @@ SOURCES = Table(
 
 
 def read_interactions(spec: InteractionsSpec, base: Path) -> Interactions:
-    """The interactions of ``spec``.
+    """Reads the interactions of a run.
 
     Raises:
         DataError: The data is missing, broken or too small; the message says what to install or to write.
-        MissingExtra: The library that decodes it is not installed.
+        MissingExtra: The library that decodes the data is not installed.
     """
     read: Callable[[InteractionsSpec, Path], Interactions] = SOURCES.load(spec.source)
     return read(spec, base)
 
 
 def read_movielens(spec: InteractionsSpec, base: Path) -> Interactions:
-    """MovieLens-100k as packaged by recbole: 100,000 ratings, all used as interactions, with genres."""
+    """Reads MovieLens-100k as packaged by recbole: 100,000 ratings (all count as interactions), with genres."""
     found = importlib.util.find_spec("recbole")
     places = [] if found is None else found.submodule_search_locations or []
     folder = next((Path(place) / MOVIELENS for place in places), None)
@@ -126,7 +127,7 @@ def read_movielens(spec: InteractionsSpec, base: Path) -> Interactions:
 
 
 def read_parquet(spec: InteractionsSpec, base: Path) -> Interactions:
-    """Interactions in a Parquet file with one row each."""
+    """Reads a Parquet file with one interaction per row."""
     path = base / spec.path
     columns = [spec.user, spec.item, spec.time, *([spec.tags] if spec.tags else [])]
     users, items, times, *tags = read_columns(path, columns)
@@ -135,20 +136,20 @@ def read_parquet(spec: InteractionsSpec, base: Path) -> Interactions:
     except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: {spec.time} contains an invalid time: {error}") from None
     if not np.isfinite(seconds).all() or None in users or None in items:
-        raise DataError(f"{path}: a row lacks its {spec.user}, {spec.item} or {spec.time}")
+        raise DataError(f"{path}: a row has no {spec.user}, {spec.item} or {spec.time}")
     return _ordered(
         [str(user) for user in users],
         [str(item) for item in items],
         seconds,
         tags=[_tags_of(value) for value in tags[0]] if tags else None,
         names={},
-        source=f"interactions of the user ({spec.path})",
+        source=f"the user's interactions ({spec.path})",
         licence=spec.licence,
     )
 
 
 def _tags_of(value: object) -> list[str]:
-    """The tags in a list, a text or a single number."""
+    """The tags in a cell, which is a list, a text or a number."""
     if isinstance(value, str):
         return value.split()
     if value is None:
@@ -166,7 +167,7 @@ def _ordered(
     source: str,
     licence: str,
 ) -> Interactions:
-    """Interactions in order of time; items and tags get ids from 1 in the order of their names."""
+    """Orders interactions by time; items and tags get ids from 1 in the order of their names."""
     order = np.argsort(times, kind="stable")
     known = sorted(set(items), key=lambda name: (len(name), name))
     number = {name: i + 1 for i, name in enumerate(known)}
@@ -190,7 +191,7 @@ def _ordered(
 
 
 def _atomic(path: Path, columns: Sequence[str]) -> list[list[str]]:
-    """Columns of a table in recbole's atomic format: separated by tabs, with a first line of ``name:type``.
+    """Reads columns of a table in recbole's atomic format: cells separated by tabs, and a first line of ``name:type``.
 
     Raises:
         DataError: A column is missing, or a row is truncated.

@@ -1,4 +1,4 @@
-"""Ranking: a transformer ranks candidate items after a history. Task settings that need no data."""
+"""Settings of the ranking task that need no data: a transformer ranks candidate items after a history."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Labelled texts in a run's folder, in one file for all trainings; exported graphs classify one text at a time."""
+"""Labelled texts in one file for all training runs; exported graphs classify one text at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHOWN = 20  # test texts shown in the report
 
 
 class SentencesData(ArrayData[SentencesSpec, SentenceSpace, LabelledArrays]):
-    """See :class:`chipwise.training.tasks.protocol.TaskData`."""
+    """Labelled texts; see :class:`chipwise.training.tasks.protocol.TaskData`."""
 
     recipe: Mapping[str, object] = {"batch_windows": 64, "matrix_rate": 0.004, "table_rate": 0.004}
     quick = 1_000  # texts in an early evaluation
@@ -37,7 +37,7 @@ class SentencesData(ArrayData[SentencesSpec, SentenceSpace, LabelledArrays]):
         classes = tuple(sorted(set(found.labels.values())))
         if len(classes) != sizes.classes:
             raise SpecError(
-                f"must be {len(classes)}, the labels of the data, not {sizes.classes}", field="space.sentence.classes"
+                f"must be {len(classes)}, the number in the data, not {sizes.classes}", field="space.sentence.classes"
             )
         few = round(self.spec.validation_share * len(found.labels))
         if few < FEWEST:
@@ -57,11 +57,11 @@ class SentencesData(ArrayData[SentencesSpec, SentenceSpace, LabelledArrays]):
         return data, {"source": found.source, "licence": found.licence, "words": words, "bytes_per_text": size}
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
-        """Bytes of a text divided by its positions."""
+        """Bytes of a text divided by its number of positions."""
         return np.full(len(rows), Record.read(self.facts).get("bytes_per_text", float) / self.inputs.size)
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
-        """Some test texts with labels and predictions, and the winner's confusion matrix over all of them."""
+        """Some test texts with labels and predictions, and the winner's confusion matrix over all test texts."""
         (ids, labels), classes = self.arrays.test, self.arrays.classes
         words = Record.read(self.facts).sequence("words", str)
         said = {who: logits.argmax(1) for who, logits in self.answered(winner, reference)[0].items()}

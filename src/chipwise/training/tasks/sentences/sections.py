@@ -11,7 +11,7 @@ from chipwise.training.tasks.sections import answers, confusion_table, table
 
 
 def sections(samples: Mapping[str, object]) -> Sequence[Section]:
-    """The report sections ``texts`` and ``confusion``; parts without samples are left out."""
+    """The report sections ``texts`` and ``confusion``; a section without samples is left out."""
     held, found = Record.of(samples), []
     if texts := held.records("texts"):
         note = "Test texts, their labels, and the answers of winner and reference design; wrong ones in bold."
@@ -23,5 +23,5 @@ def sections(samples: Mapping[str, object]) -> Sequence[Section]:
         found.append(Section(name="texts", title="What it reads", html=table(note, head, rows)))
     if counts := held.sequence("confusion", tuple[int, ...]):
         html = confusion_table(counts, held.sequence("classes", str), entries="test texts")
-        found.append(Section(name="confusion", title="Which classes it confuses", html=html))
+        found.append(Section(name="confusion", title="Confused classes", html=html))
     return found

@@ -12,7 +12,7 @@ from chipwise.errors import DataError, SpecError
 from chipwise.training.data.text_rows import text_rows
 
 LICENCE = "CC0 (made by chipwise)"
-COMMANDS = {  # templates by label; * is replaced by an object or room, # by a number
+COMMANDS = {  # templates by label; * is replaced with an object or room, # with a number
     "light on": ("turn on the * light", "turn the * light on", "make it brighter in the *", "the * is too dark"),
     "light off": ("turn off the * light", "turn the * light off", "make it dark in the *", "no more light in the *"),
     "warmer": ("set the * to # degrees more", "turn the * heating up", "the * is too cold", "warm up the *"),
@@ -30,14 +30,14 @@ PLACES = ("kitchen", "bathroom", "hall", "bedroom", "office", "garage", "cellar"
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 BEFORE = ("", "", "please", "hey house", "could you", "i think", "well", "after i turned off the radio")
 BEHIND = ("", "", "please", "now", "right away", "before i turn on the oven", "thank you")
-SLIPS = 0.04  # share of words replaced by one of another command, to imitate speech recognition errors
+SLIPS = 0.04  # share of words replaced with a word of another command, to imitate speech recognition errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentencesSpec:
     """The ``data`` of a run file for sentences.
 
-    ``commands`` generates ``texts`` voice commands of twelve kinds with a few misrecognised words. ``files`` reads
+    ``commands`` generates ``texts`` voice commands of twelve kinds, some with misrecognised words. ``files`` reads
     ``path``, a CSV, JSONL or Parquet file with the columns text and label.
     """
 
@@ -52,7 +52,7 @@ class SentencesSpec:
         check_fields(self)
         positive(self, "texts", most=1_000_000)
         if self.source == "files" and not self.path:
-            raise SpecError("name the file of texts and labels", field="path")
+            raise SpecError("is missing; name the file with texts and labels", field="path")
         if not 0 < self.validation_share <= 0.25:
             raise SpecError(f"must be above 0 and at most 0.25, not {self.validation_share}", field="validation_share")
 
@@ -66,11 +66,11 @@ class Texts(NamedTuple):
 
 
 def read_texts(spec: SentencesSpec, base: Path) -> Texts:
-    """The texts of a run.
+    """Reads or generates the texts of a run.
 
     Raises:
         DataError: The file is missing or broken, or a text has two labels; the message names the row or the text.
-        MissingExtra: A package that reads it is not installed.
+        MissingExtra: The package that reads the file is not installed.
     """
     if spec.source == "commands":
         source = f"{spec.texts:,} synthetic commands, duplicates removed (seed {spec.seed})"

@@ -1,4 +1,4 @@
-"""Sentences: a transformer classifies short texts. Task settings that need no data."""
+"""Settings of the sentences task that need no data: a transformer classifies short texts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ logits = model(**text).logits"""
 
 
 def bert_proportions(spec: SpaceSpec) -> Iterator[dict[str, object]]:
-    """BERT-proportioned classifiers around a space, as choices; up to 1.5 times its largest width and depth.
+    """Yields classifiers with BERT's proportions, each as a mapping of choices to values.
 
-    A full-width embedding table, heads that together are as wide as the model, and a GELU feed-forward of four times
-    the width.
+    They have an embedding table of the model's width, heads that together are as wide as the model, and a GELU
+    feed-forward of four times the width. Width and depth are up to 1.5 times the space's largest.
     """
     own = {"vocab_size": spec.kind.outputs, "table": FULL}
     for weights in spec.formats:
@@ -47,7 +47,7 @@ SENTENCES = Task(
         tokens="words",
         latency="time per text",
         curve="nats per text",
-        verb="tells texts apart",
+        verb="classifies texts",
         reference="classifier in the proportions of BERT",
         load=LOAD,
     ),

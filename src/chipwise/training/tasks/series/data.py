@@ -1,4 +1,7 @@
-"""Time series as tokens in a run's folder: the first 80 % of each for training, 10 % validation, 10 % test."""
+"""Time series as tokens.
+
+The first 80 % of each series are the training part, the next 10 % the validation part, and the last 10 % the test part.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ from chipwise.training.data.tokens import TokenData, load_tokens
 from chipwise.training.tasks.protocol import Exported
 from chipwise.training.tasks.token_data import TokenTaskData
 
-MOST_VALUE = 1e100  # its square is still finite
+MOST_VALUE = 1e100  # largest value; its square is still finite
 SHOWN, FEWEST = 3, 200  # series shown with forecasts; fewest values in a series
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesSpec:
-    """Source of the series: numeric columns of CSV files, or ``waves``, which are synthetic."""
+    """The ``data`` of a run file for series: numeric columns of CSV files, or synthetic ``waves``."""
 
     source: str = "files"
     paths: tuple[str, ...] = ()  # relative to the run file's folder
@@ -36,11 +39,11 @@ class SeriesSpec:
 
     def __post_init__(self) -> None:
         if self.source not in ("files", "waves") or (self.source == "files") != bool(self.paths):
-            raise SpecError("list CSV files under paths, or write source: waves", field="source")
+            raise SpecError("list CSV files under `paths`, or write `source: waves`", field="source")
 
 
 def read_series(data: Mapping[str, object], base: Path) -> tuple[SeriesSpec, list[Float64Array]]:
-    """Numeric columns of the files, or sums of three sines with noise; each is scaled by its first 80 %."""
+    """Reads numeric columns, or generates sums of three sines with noise; scales each series by its first 80 %."""
     spec, found = build(SeriesSpec, data, field="data"), list[Float64Array]()
     for path in (base / name for name in spec.paths):
         for column in zip(*csv.reader(io.StringIO(read_text(path))), strict=False):
@@ -52,18 +55,18 @@ def read_series(data: Mapping[str, object], base: Path) -> tuple[SeriesSpec, lis
         t, random = np.arange(4_000.0)[:, None], np.random.default_rng(0)
         found = [np.sin(t / random.uniform(1, 10, 3)).sum(1) + random.normal(0, 0.1, len(t)) for _ in range(8)]
     if not found or min(map(len, found)) < FEWEST or not all(np.isfinite(one).all() for one in found):
-        raise DataError(f"there must be series, each of at least {FEWEST} finite values", field="data")
+        raise DataError(f"needs at least one series, and each needs at least {FEWEST} finite values", field="data")
     learnt = [one[: len(one) * 8 // 10] for one in found]
     for number, (one, part) in enumerate(zip(found, learnt, strict=True), start=1):
         if np.abs(one).max() > MOST_VALUE:
-            raise DataError(f"series {number} holds numbers above {MOST_VALUE:g}; scale it first", field="data")
+            raise DataError(f"series {number} contains numbers above {MOST_VALUE:g}; scale it first", field="data")
         if part.min() == part.max():
             raise DataError(f"series {number} is constant in its training part; leave it out", field="data")
     return spec, [(one - part.mean()) / part.std() for one, part in zip(found, learnt, strict=True)]
 
 
 class SeriesStore:
-    """Scaled series as tokens: 0 ends a series, the other tokens are quantiles of the training part."""
+    """Stores scaled series as tokens: token 0 ends a series, other tokens are quantiles of the training part."""
 
     def __init__(self, spec: SeriesSpec, series: Sequence[Float64Array], folder: Path, sizes: Iterable[int]) -> None:
         self.spec, self.folder, self.sizes = spec, folder, list(sizes)
@@ -72,22 +75,25 @@ class SeriesStore:
         self.parts = {name: [parts[i] for parts in cut] for i, name in enumerate(("train", "validation", "test"))}
 
     def tokens_path(self, vocab_size: int) -> Path:
-        """Path of the series, tokenised with a vocabulary of this size."""
+        """Path of the series as tokens of a vocabulary of this size."""
         return self.folder / f"series-{vocab_size}.npz"
 
     def tokens(self, vocab_size: int) -> TokenData:
-        """The series as tokens of a vocabulary of this size. Sizes count values, so losses are bits per value."""
+        """Loads the series as tokens of this vocabulary size.
+
+        Losses are bits per value, because each value counts as one byte of text here.
+        """
         return load_tokens(self.tokens_path(vocab_size))
 
     def edges(self, vocab_size: int) -> Float64Array:
-        """Boundaries of the quantiles: each token's values lie between two of them."""
+        """Boundaries of the quantiles; the values of a token lie between two neighbouring boundaries."""
         return np.quantile(np.concatenate(self.parts["train"]), np.linspace(0, 1, vocab_size))
 
     def prepare(self) -> None:
-        """Writes the tokens of each vocabulary."""
+        """Writes the tokens for each vocabulary size."""
         stamp, mine = self.folder / "series.digest", digest([one.tolist() for one in self.parts["train"]])
         if stamp.exists() and stamp.read_text() != mine:
-            raise StudyError(f"{self.folder}: holds different series; start again with --restart")
+            raise StudyError(f"{self.folder}: contains different series; start again with --restart")
         for size in self.sizes:
             inner, held = self.edges(size)[1:-1], dict[str, AnyArray]()
             for name, parts in self.parts.items():
@@ -100,7 +106,7 @@ class SeriesStore:
 
 
 class SeriesData(TokenTaskData[SeriesStore]):
-    """See :class:`chipwise.training.tasks.protocol.TaskData`."""
+    """Time series; see :class:`chipwise.training.tasks.protocol.TaskData`."""
 
     @classmethod
     def open(cls, data: Mapping[str, object], *, base: Path, folder: Path, space: SpaceSpec) -> Self:
@@ -108,7 +114,7 @@ class SeriesData(TokenTaskData[SeriesStore]):
         return cls(SeriesStore(*read_series(data, base), folder, space.vocab_size))
 
     def summary(self) -> Mapping[str, object]:
-        """Number of series and of values in each part; a value counts as 8 bytes."""
+        """Name, source and licence of the series, and the number of series and of bytes in each part (8 per value)."""
         source = "synthetic sums of sines" if self.store.spec.source == "waves" else "the user's series"
         found: dict[str, object] = {"name": "series", "source": source, "licence": self.store.spec.licence}
         for name, part in (("train", "train"), ("val", "validation"), ("test", "test")):
@@ -117,7 +123,7 @@ class SeriesData(TokenTaskData[SeriesStore]):
         return found
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
-        """The end of some test series, with one-step forecasts."""
+        """The ends of some test series, with one-step forecasts of winner and reference design."""
         ends = [part[-winner.design.arch.max_tokens :] for part in self.store.parts["test"][:SHOWN]]
         shown = {"winner": winner} | ({} if reference is None else {"baseline": reference})
         return {"forecasts": [{"true": e.tolist()} | {k: self._forecast(v, e) for k, v in shown.items()} for e in ends]}
@@ -134,6 +140,6 @@ class SeriesData(TokenTaskData[SeriesStore]):
         return [float(edges[i] + edges[i + 1]) / 2 for i in likeliest]
 
     def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
-        """The Hugging Face folder, with the quantile boundaries of its tokens."""
+        """Writes the Hugging Face folder, with the quantile boundaries of the tokens."""
         save_pretrained(item.design.arch, item.weights, None, folder, dict(files))
         write_json(folder / "quantiles.json", self.store.edges(item.design.arch.vocab_size).tolist())

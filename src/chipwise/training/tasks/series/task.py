@@ -1,6 +1,6 @@
-"""Time series: values are tokens (Ansari et al. 2024, arXiv:2403.07815), and a decoder forecasts the next.
+"""Time series: values are tokens (Ansari et al. 2024, arXiv:2403.07815), and a decoder forecasts the next value.
 
-Task settings that need no data.
+This module contains the task's settings that need no data.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ BITS_PER_VALUE = Metric(name="bits_per_value", title="bits per value")
 
 
 def departures(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
-    """Refuses a workload longer than the models' context, and a space with several vocabulary sizes."""
+    """Returns an error if the workload exceeds the models' context, or if there are several vocabulary sizes."""
     yield from beyond_context(space, workload)
     if len(space.vocab_size) > 1:
-        yield "space.vocab_size", "bits per value can only be compared for the same number of quantiles"
+        yield "space.vocab_size", "must have one entry: bits per value are comparable only with equally many quantiles"
 
 
 SERIES = Task(

@@ -1,4 +1,4 @@
-"""Spectrograms of spoken words in one file for all trainings; exported graphs classify one clip at a time."""
+"""Spectrograms of spoken words in one file for all training runs; exported graphs classify one clip at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN = 12  # test clips shown in the report
 
 
 class SpeechData(SoundData[WordsSpec, ImageSpace, LabelledSpectrograms]):
-    """See :class:`chipwise.training.tasks.protocol.TaskData`."""
+    """Spoken words; see :class:`chipwise.training.tasks.protocol.TaskData`."""
 
     recipe: Mapping[str, object] = {"batch_windows": 64}
     quick = 1_000  # clips in an early evaluation
@@ -32,13 +32,13 @@ class SpeechData(SoundData[WordsSpec, ImageSpace, LabelledSpectrograms]):
         words, inputs = words_of(self.spec, self.base), self.inputs
         if len(words) != inputs.classes:
             raise SpecError(
-                f"must be {len(words)}, the words of the data, not {inputs.classes}", field="space.image.classes"
+                f"must be {len(words)}, the data's number of words, not {inputs.classes}", field="space.image.classes"
             )
         parts = parts_of(self.spec, self.base, bands=inputs.channels, length=inputs.size * HOP)
         return self.dataset_of(parts, words), self.facts_of(parts)
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
-        """Bytes of a clip's 16-bit samples divided by the positions after the model's stem."""
+        """Bytes of a clip's 16-bit samples, divided by the number of positions after the model's stem."""
         slices = self.inputs.size // space.values(rows, "patch").astype(np.int64)
         first = (space.values(rows, "pooling") == "first").astype(np.int64)
         return np.asarray(self.inputs.size * HOP * SAMPLE_BYTES / (slices + first), np.float64)

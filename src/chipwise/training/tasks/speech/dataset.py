@@ -20,7 +20,7 @@ HIDDEN_TIME, HIDDEN_BANDS = 0.2, 0.15  # largest mask, as a share of all frames 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledSpectrograms(LabelledArrays):
-    """See :class:`chipwise.training.data.arrays.LabelledArrays`; inputs are (n, bands, frames)."""
+    """Spectrograms (n, bands, frames) and labels; see :class:`chipwise.training.data.arrays.LabelledArrays`."""
 
     def changed(self, inputs: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
         """Spectrograms shifted in time (edges repeated), with one time interval and one range of bands masked."""

@@ -1,7 +1,8 @@
-"""Reference designs of keyword spotting: the proportions of the Keyword Transformer.
+"""Reference designs of keyword spotting, with the proportions of the Keyword Transformer (KWT).
 
-Non-overlapping patches of time, a class token, LayerNorm, attention over the whole clip whose heads together are as
-wide as the model, and a GELU feed-forward of four times the width. Patch, width, depth, heads and format vary.
+The designs have non-overlapping patches in time, a class token, LayerNorm, attention over the whole clip, and a GELU
+feed-forward of four times the width. The heads together are as wide as the model. Patch, width, depth, heads and format
+vary.
 
 References:
     Berg et al. 2021, Keyword Transformer, arXiv:2104.00769, table 1: widths of 64, 128 and 192, 12 layers, heads of 64.
@@ -19,5 +20,5 @@ ASPECT = (5, 32)  # width over depth: 5.3 in KWT-1, 10.7 in KWT-2, 16 in KWT-3; 
 
 
 def proportions(spec: SpaceSpec) -> Iterator[dict[str, object]]:
-    """KWT-proportioned designs around a space, as choices: those of images with another aspect ratio."""
+    """Yields designs as mappings of choices to values: DeiT's blocks with KWT's aspect ratio and head sizes."""
     return deit_proportions(spec, aspect=ASPECT, head_sizes=HEAD_SIZES)

@@ -14,7 +14,7 @@ SIZE = (150, 80)  # pixels of a shown spectrogram
 
 
 def sections(samples: Mapping[str, object]) -> Sequence[Section]:
-    """The sections ``spectrograms``, ``noise``, ``real_time`` and ``confusion``; parts without samples are left out."""
+    """The sections ``spectrograms``, ``noise``, ``real_time`` and ``confusion``, except those without samples."""
     held, found = Record.of(samples), []
     synthetic = synthetic_note(held)
     if clips := held.records("clips"):
@@ -32,7 +32,7 @@ def sections(samples: Mapping[str, object]) -> Sequence[Section]:
     if counts := held.sequence("confusion", tuple[int, ...]):
         html = f"<p>{synthetic.strip()}</p>" if synthetic else ""
         html += confusion_table(counts, held.sequence("classes", str), entries="test clips")
-        found.append(Section(name="confusion", title="Which words it confuses", html=html))
+        found.append(Section(name="confusion", title="Confused words", html=html))
     return found
 
 

@@ -23,8 +23,8 @@ FEWEST = 6  # fewest recordings of a word
 class WordsSpec(RecordingsSpec):
     """The words and their recordings; see :class:`chipwise.training.data.sound.clips.RecordingsSpec`.
 
-    ``path`` is a folder with one folder of WAV files for each word. The part of a file name before ``_nohash_`` is its
-    speaker, as in Speech Commands; a file without it counts as a separate speaker.
+    ``path`` is a folder with one folder of WAV files for each word. The part of a file name before ``_nohash_`` is the
+    speaker, as in Speech Commands; each file without ``_nohash_`` counts as a separate speaker.
     """
 
     takes: int = 1  # for espeak: times that each variant speaks each word
@@ -35,7 +35,9 @@ class WordsSpec(RecordingsSpec):
         RecordingsSpec.__post_init__(self)
         positive(self, "takes", most=1_000)
         if self.source == "folder" and self.words:
-            raise SpecError("the words of a folder are the names of its folders; leave it out", field="words")
+            raise SpecError(
+                "with `source: folder`, the folders' names are the words; leave this field out", field="words"
+            )
         if self.source == "espeak" and self.words and len(set(self.words)) < 2:
             raise SpecError("list at least two different words", field="words")
 
@@ -44,22 +46,22 @@ def words_of(spec: WordsSpec, base: Path) -> tuple[str, ...]:
     """The words, in the order of their labels.
 
     Raises:
-        DataError: The folder is missing or holds fewer than two.
+        DataError: The folder is missing or contains fewer than two words.
     """
     if spec.source == "espeak":
         return spec.words or synthesis.WORDS
     folder = base / spec.path
     found = sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
     if len(found) < 2:
-        raise DataError(f"{folder}: there must be a folder of WAV files for each of at least two words")
+        raise DataError(f"{folder}: must contain a folder of WAV files for each word, and at least two words")
     return tuple(found)
 
 
 def recordings(spec: WordsSpec, base: Path) -> Iterator[Recording]:
-    """All recordings, in a fixed order.
+    """Reads or synthesises all recordings, in a fixed order.
 
     Raises:
-        DataError: The program is missing, or a file is broken.
+        DataError: ``espeak-ng`` is missing, or a file is broken.
     """
     words = words_of(spec, base)
     if spec.source == "folder":
@@ -77,7 +79,7 @@ def recordings(spec: WordsSpec, base: Path) -> Iterator[Recording]:
 
 
 def parts_of(spec: WordsSpec, base: Path, *, bands: int, length: int) -> dict[str, Part]:
-    """Training, validation and test parts with clips of ``length`` samples. Training clips are copied with new noise.
+    """Splits recordings into training, validation and test clips of ``length`` samples, with noise.
 
     Raises:
         DataError: There are too few recordings or speakers, or a file is broken.
@@ -88,13 +90,13 @@ def parts_of(spec: WordsSpec, base: Path, *, bands: int, length: int) -> dict[st
     labels = np.array([numbers[each.text] for each in found], np.int64)
     counts = np.bincount(labels, minlength=len(words))
     if counts.min() < FEWEST:
-        raise DataError(f"{words[int(counts.argmin())]!r} has {counts.min()} recordings; each word needs {FEWEST}")
+        raise DataError(f"{words[int(counts.argmin())]!r} has {counts.min()} recordings; words need at least {FEWEST}")
     heard = {each.text for each in found if each.samples.any()}
     silent = [word for word in words if word not in heard]
     if len(silent) > 1:  # one of them may be the class for silence
-        raise DataError(f"all recordings of {silent[0]!r} and {silent[1]!r} are silent")
+        raise DataError(f"all recordings of {silent[0]!r} and {silent[1]!r} are silent; only one word may be silent")
     made = clips.parts_of(found, labels, spec, bands=bands, length=length, seed=0)
     for name, part in made.items():
         if missing := set(range(len(words))) - set(part.labels.tolist()):
-            raise DataError(f"nobody speaks {words[min(missing)]!r} in the {name} part; record more speakers")
+            raise DataError(f"no speaker of the {name} part says {words[min(missing)]!r}; record more speakers")
     return made

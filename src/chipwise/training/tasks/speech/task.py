@@ -1,4 +1,4 @@
-"""Speech: a transformer classifies spoken words. Task settings that need no data."""
+"""Settings of the speech task that need no data: a transformer classifies spoken words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXAMPLE = "{axes: 1, size: 100, channels: 40, classes: 20, patch: [2, 5, 10]}"
 
 
 def departures(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
-    """Refuses a space whose inputs do not have one axis."""
+    """Returns an error for a space whose inputs do not have exactly one axis."""
     return check_axes(inputs_of(space, ImageSpace), 1, f"spectrograms have one axis, time: {EXAMPLE}")
 
 

@@ -1,4 +1,4 @@
-"""Tokenised text: trainings read windows, exported graphs are evaluated entry by entry."""
+"""Tokenised text. Training reads windows; exported graphs are evaluated one entry at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONTINUATIONS, PROMPT_WORDS, CONTINUED_TOKENS = 10, 8, 32
 
 
 class TextData(TokenTaskData[TokenStore]):
-    """See :class:`chipwise.training.tasks.protocol.TaskData`; a tokenizer is trained for each vocabulary."""
+    """Text; see :class:`chipwise.training.tasks.protocol.TaskData`. Each vocabulary size has a tokenizer."""
 
     recipe: Mapping[str, object] = {"table_decay": TEXT_TABLE_DECAY}
 
@@ -36,11 +36,11 @@ class TextData(TokenTaskData[TokenStore]):
         return cls(TokenStore(load_corpus(data, base=base), folder, space.vocab_size))
 
     def summary(self) -> Mapping[str, object]:
-        """Entries and bytes of each part."""
+        """Name, source and licence of the text, and the number of entries and of bytes in each part."""
         return self.store.corpus.summary()
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
-        """Greedy continuations of the beginnings of test entries by winner and reference design."""
+        """Greedy continuations, by winner and reference design, of the beginnings of test entries."""
         texts = [text for text in self.store.corpus.test if len(text.split()) > PROMPT_WORDS + 4][:CONTINUATIONS]
         prompts = [" ".join(text.split()[:PROMPT_WORDS]) for text in texts]
         found = [{"prompt": prompt} for prompt in prompts]
@@ -59,7 +59,7 @@ class TextData(TokenTaskData[TokenStore]):
         return [continued(session, tokenizer, prompt, longest) for prompt in prompts]
 
     def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
-        """The Hugging Face folder, and ``model.gguf`` if the package ``gguf`` is installed and supports the model."""
+        """Writes the Hugging Face folder, and ``model.gguf`` if ``gguf`` is installed and supports the model."""
         tokenizer = self.store.tokenizer_path(item.design.arch.vocab_size)
         save_pretrained(item.design.arch, item.weights, tokenizer, folder, dict(files))
         export_if_possible(item.design, item.weights, folder / "model.gguf", tokenizer=tokenizer, packing=item.packing)

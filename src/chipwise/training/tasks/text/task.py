@@ -1,4 +1,4 @@
-"""Text: a decoder continues text. Task settings that need no data."""
+"""Settings of the text task that need no data: a decoder continues text."""
 
 from chipwise.training.laws import operators
 from chipwise.training.laws.scaling import START

@@ -1,4 +1,4 @@
-"""Spectrograms of utterances in one file for all trainings; exported graphs transcribe one at a time."""
+"""Spectrograms of utterances in one file for all training runs; exported graphs transcribe one utterance at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPACE_NAME = "|"  # the space between words in character tokenizers of transform
 
 
 class TranscriptsData(SoundData[UtterancesSpec, SoundSpace, TranscribedSpectrograms]):
-    """See :class:`chipwise.training.tasks.protocol.TaskData`."""
+    """Utterances; see :class:`chipwise.training.tasks.protocol.TaskData`."""
 
     recipe: Mapping[str, object] = {"batch_windows": 32}
     quick = 200  # utterances in an early evaluation
@@ -36,26 +36,26 @@ class TranscriptsData(SoundData[UtterancesSpec, SoundSpace, TranscribedSpectrogr
         if len(found.characters) != self.inputs.classes:
             shown = "".join(found.characters[1:])
             raise SpecError(
-                f"must be {len(found.characters)}, the blank and the characters {shown!r}, not {self.inputs.classes}",
+                f"must be {len(found.characters)} (the blank and the characters {shown!r}), not {self.inputs.classes}",
                 field="space.sound.classes",
             )
         parts = parts_of(found, self.spec, bands=self.inputs.channels, length=length)
         self._check_positions(max(int(least_positions(part.labels).max()) for part in parts.values()))
-        left_out = f"; {found.too_long} utterances too long, left out" if found.too_long else ""
+        left_out = f"; without {found.too_long} utterances that are too long" if found.too_long else ""
         return self.dataset_of(parts, found.characters), self.facts_of(parts, note=left_out)
 
     def _check_positions(self, needed: int) -> None:
-        """Checks that CTC can output the longest text at the number of positions that each stride leaves."""
+        """Checks that even the largest stride leaves enough positions for CTC to output the longest text."""
         stride = max(self.inputs.stride)
         left = self.inputs.size // stride
         if left < needed:
             raise SpecError(
-                f"{stride} leaves {left} positions per sound, but the longest text needs {needed}",
+                f"stride {stride} leaves only {left} positions per sound, but the longest text needs {needed}",
                 field="space.sound.stride",
             )
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
-        """Bytes of 16-bit samples per position."""
+        """Bytes of a sound's 16-bit samples, divided by the number of positions."""
         return np.asarray(HOP * SAMPLE_BYTES * space.values(rows, "stride"), np.float64)
 
     def clip(self, row: int) -> Mapping[str, object]:

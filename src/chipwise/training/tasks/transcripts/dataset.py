@@ -37,7 +37,7 @@ TIMES = 2  # number of masked time intervals
 class TranscribedSpectrograms(LabelledArrays):
     """See :class:`chipwise.training.data.arrays.LabelledArrays`; inputs are (n, bands, frames), labels (n, characters).
 
-    ``classes`` are the characters, preceded by the name of the blank.
+    ``classes`` contains the name of the blank, then the characters.
     """
 
     def require_fit(self, arch: ArchSpec) -> None:
@@ -55,7 +55,7 @@ class TranscribedSpectrograms(LabelledArrays):
             )
 
     def changed(self, inputs: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
-        """Spectrograms with two short time intervals and one range of bands masked by the mean."""
+        """Replaces two short time intervals and one range of bands by the mean."""
         count, bands, frames = inputs.shape
         hidden_M = stretches(count, bands, HIDDEN_BANDS, random)[:, :, None]
         hidden = np.repeat(hidden_M, frames, axis=2)
@@ -78,7 +78,7 @@ class TranscribedSpectrograms(LabelledArrays):
     def metric(
         self, outputs: NDArray[np.floating], split: Split, rows: slice = ALL
     ) -> tuple[Float64Array, Float64Array]:
-        """Edit distance of each text under greedy decoding, and its number of characters."""
+        """Edit distance between the greedily decoded and the true text, and the true text's number of characters."""
         labels = self.part(split)[1][rows]
         return edits_of(outputs, labels), (labels != BLANK).sum(1).astype(np.float64)
 
@@ -88,14 +88,14 @@ class TranscribedSpectrograms(LabelledArrays):
 
 
 def least_positions(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Positions that CTC needs for each text (n, L), (n,): one per character, and one between equal neighbours."""
+    """Positions (n,) that CTC needs for texts (n, L): one per character, and one between equal neighbours."""
     twice = (labels[:, 1:] == labels[:, :-1]) & (labels[:, 1:] != BLANK)
     found: NDArray[np.int64] = (labels != BLANK).sum(1) + twice.sum(1)
     return found
 
 
 def decoded(logits_TV: NDArray[np.floating]) -> list[int]:
-    """Labels of the best path: the most likely label at each position, repetitions merged, blanks removed.
+    """Greedy decoding: takes the most likely label at each position, merges repetitions, and removes blanks.
 
     >>> import numpy as np
     >>> decoded(np.eye(3)[[1, 1, 0, 1, 2, 2]])
@@ -118,7 +118,7 @@ def edits_of(logits_NTV: NDArray[np.floating], labels: NDArray[np.int64]) -> Flo
 
 
 def distance(said: Sequence[object], wanted: Sequence[object]) -> int:
-    """Least number of insertions, deletions and substitutions that turn ``said`` into ``wanted``.
+    """Edit distance: least number of insertions, deletions and substitutions that turn ``said`` into ``wanted``.
 
     >>> distance("kitten", "sitting"), distance([], "abc")
     (3, 3)

@@ -1,9 +1,9 @@
-"""Reference designs of transcription: the proportions of Whisper's encoder and of Conformer.
+"""Reference designs of transcription, with the proportions of Whisper's encoder and Conformer.
 
-Whisper: frames subsampled by 2, LayerNorm, attention over the whole sound whose heads together are as wide as the
-model, and a GELU feed-forward of four times the width. Conformer: frames subsampled by 4, a convolution module with
-kernel size 31 in every layer, and a SiLU feed-forward of four times the width (one, instead of the published two at
-half weight). Width, depth, heads and format vary.
+Whisper's designs have frames subsampled by 2, LayerNorm, attention over the whole sound, and a GELU feed-forward of
+four times the width. The heads together are as wide as the model. Conformer's have frames subsampled by 4, a
+convolution module with kernel size 31 in every layer, heads as in Whisper's designs, and one SiLU feed-forward of four
+times the width (the published design has two, each with half weight). Width, depth, heads and format vary.
 
 References:
     Radford et al. 2022 (Whisper), arXiv:2212.04356, table 1: 4 layers of width 384 (tiny) to 32 of 1,280 (large), heads
@@ -29,7 +29,7 @@ HEAD_SIZES = (64, 32, 16)  # narrower models have narrower heads
 
 @dataclass(frozen=True, slots=True)
 class Proportions:
-    """Values shared by the designs of one published family."""
+    """Values that all designs of one published family have in common."""
 
     stride: int
     module: str
@@ -44,7 +44,7 @@ PUBLISHED = (
 
 
 def proportions(spec: SpaceSpec) -> Iterator[dict[str, object]]:
-    """Designs in these proportions around a space, as choices; up to 1.5 times its largest width and depth."""
+    """Yields designs as mappings of choices to values; width and depth are up to 1.5 times the space's largest."""
     classes = inputs_of(spec, SoundSpace).classes
     for weights, known in itertools.product(spec.formats, PUBLISHED):
         own = {"vocab_size": classes, "stride": known.stride, "window": GLOBAL, "module": known.module}

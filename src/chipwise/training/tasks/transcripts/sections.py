@@ -15,7 +15,7 @@ SIZE = (320, 80)  # pixels of a shown spectrogram
 
 
 def sections(samples: Mapping[str, object]) -> Sequence[Section]:
-    """The sections ``spectrograms``, ``errors``, ``noise`` and ``real_time``; parts without samples are left out."""
+    """The sections ``spectrograms``, ``errors``, ``noise`` and ``real_time``, except those without samples."""
     held, found = Record.of(samples), []
     synthetic = synthetic_note(held)
     if clips := held.records("clips"):

@@ -32,13 +32,13 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {  # accepted names of a table's column
 class UtterancesSpec(RecordingsSpec):
     """The recordings and their texts; see :class:`chipwise.training.data.sound.clips.RecordingsSpec`.
 
-    ``path`` is a folder of WAV files with one table (CSV or TSV) of columns ``file``, ``text`` and perhaps
-    ``speaker``, or with a ``.txt`` of the same name beside each file. Without ``speaker``, each file counts as a
-    separate speaker. Texts are reduced to lower-case letters, digits and apostrophes.
+    ``path`` is a folder of WAV files. It also contains one table (CSV or TSV) with the columns ``file``, ``text`` and
+    optionally ``speaker``, or a ``.txt`` file of the same name for each WAV file. Without ``speaker``, each file counts
+    as a separate speaker. Texts are reduced to lower-case letters, digits and apostrophes.
     """
 
     utterances: int = 10  # for espeak: utterances per variant
-    shortest: int = 2  # words in an utterance
+    shortest: int = 2  # least words in an utterance
     longest: int = 6
     copies: int = 2
     snr_db: tuple[float, ...] = (20.0, 10.0, 5.0)
@@ -46,7 +46,7 @@ class UtterancesSpec(RecordingsSpec):
     def __post_init__(self) -> None:
         RecordingsSpec.__post_init__(self)
         if self.words and (self.source != "espeak" or any(text_of(word) != word for word in self.words)):
-            raise SpecError("lists words in lower case that espeak speaks", field="words")
+            raise SpecError("must list words in lower case, which espeak speaks", field="words")
         positive(self, "utterances", "shortest", most=10_000)
         if not self.shortest <= self.longest <= 100:
             raise SpecError(f"must be from {self.shortest} to 100 words, not {self.longest}", field="longest")
@@ -54,7 +54,13 @@ class UtterancesSpec(RecordingsSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utterances:
-    """Utterances that are short enough, their characters (the blank's name first), and the number of too long ones."""
+    """Utterances that can be used, without those that are too long.
+
+    Attributes:
+        found: The recordings.
+        characters: The name of CTC's blank, then all characters in the texts.
+        too_long: Number of utterances that are left out because they are too long.
+    """
 
     found: tuple[Recording, ...]
     characters: tuple[str, ...]
@@ -78,7 +84,7 @@ def read_utterances(spec: UtterancesSpec, base: Path, *, length: int) -> Utteran
     """Reads or synthesises all utterances, and leaves out those longer than ``length`` samples.
 
     Raises:
-        DataError: The program or the texts are missing, a file is broken, or most utterances are too long.
+        DataError: ``espeak-ng`` or the texts are missing, a file is broken, or most utterances are too long.
     """
     spoken = _spoken(spec) if spec.source == "espeak" else _recorded(base / spec.path)
     everything = [replace(each, samples=trimmed(each.samples)) for each in spoken]
@@ -91,7 +97,7 @@ def read_utterances(spec: UtterancesSpec, base: Path, *, length: int) -> Utteran
             f"space.sound.size allows; the longest takes {longest_s:.1f} s"
         )
     if len(found) < FEWEST:
-        raise DataError(f"there are {len(found)} utterances; at least {FEWEST} are needed")
+        raise DataError(f"there are only {len(found)} utterances; at least {FEWEST} are needed")
     if not any(each.samples.any() for each in found):
         raise DataError("all utterances are silent")
     characters = sorted({sign for each in found for sign in each.text})
@@ -114,7 +120,7 @@ def _recorded(folder: Path) -> Iterator[Recording]:
         raise DataError(f"{folder}: there is no such folder of WAV files")
     tables = sorted(path for path in folder.iterdir() if path.suffix.lower() in (".csv", ".tsv"))
     if len(tables) > 1:
-        raise DataError(f"{folder}: holds {len(tables)} tables ({tables[0].name}, {tables[1].name}, …); keep one")
+        raise DataError(f"{folder}: has {len(tables)} tables ({tables[0].name}, {tables[1].name}, …); keep only one")
     for path, said, speaker in _rows_of(tables[0]) if tables else _texts_beside(folder):
         text = text_of(said)
         if not text:
@@ -137,13 +143,13 @@ def _rows_of(table: Path) -> Iterator[tuple[Path, str, str]]:
         name, said = str(row[columns["file"]] or "").strip(), str(row[columns["text"]] or "")
         path = table.parent / name
         if not name or not path.is_file():
-            raise DataError(f"{table}, line {number}: there is no file {name!r} beside it")
+            raise DataError(f"{table}, line {number}: the file {name!r} is not in the table's folder")
         speaker = "" if columns["speaker"] is None else str(row[columns["speaker"]] or "").strip()
         yield path, said, speaker or name
 
 
 def _texts_beside(folder: Path) -> Iterator[tuple[Path, str, str]]:
-    """File, text and speaker of each WAV file with a ``.txt`` of its name."""
+    """File, text and speaker of each WAV file that has a ``.txt`` file of the same name."""
     for path in sorted(folder.glob("*.wav")):
         beside = path.with_suffix(".txt")
         if not beside.is_file():
@@ -152,7 +158,7 @@ def _texts_beside(folder: Path) -> Iterator[tuple[Path, str, str]]:
 
 
 def parts_of(found: Utterances, spec: UtterancesSpec, *, bands: int, length: int) -> dict[str, Part]:
-    """Training, validation and test parts with clips of ``length`` samples. Training clips are copied with new noise.
+    """Splits utterances into training, validation and test clips of ``length`` samples, with noise.
 
     Raises:
         DataError: There are fewer than three speakers.

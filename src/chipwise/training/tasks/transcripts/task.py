@@ -1,4 +1,4 @@
-"""Transcripts: a transformer transcribes speech. Task settings that need no data."""
+"""Settings of the transcripts task that need no data: a transformer transcribes speech."""
 
 from dataclasses import replace
 

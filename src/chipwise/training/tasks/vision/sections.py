@@ -13,7 +13,7 @@ PIXELS = 72  # side of a shown image
 
 
 def sections(samples: Mapping[str, object]) -> Sequence[Section]:
-    """The report sections ``images`` and ``confusion``; parts without samples are left out."""
+    """The report sections ``images`` and ``confusion``; a section without samples is left out."""
     held, found = Record.of(samples), []
     if images := held.records("images"):
         note = "Test images, their labels, and the answers of winner and reference design; wrong ones in bold."
@@ -21,7 +21,7 @@ def sections(samples: Mapping[str, object]) -> Sequence[Section]:
         found.append(Section(name="images", title="What it sees", html=html))
     if counts := held.sequence("confusion", tuple[int, ...]):
         html = confusion_table(counts, held.sequence("classes", str))
-        found.append(Section(name="confusion", title="Which classes it confuses", html=html))
+        found.append(Section(name="confusion", title="Confused classes", html=html))
     return found
 
 

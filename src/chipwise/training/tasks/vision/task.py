@@ -1,4 +1,4 @@
-"""Vision: a transformer classifies images. Task settings that need no data."""
+"""Settings of the vision task that need no data: a transformer classifies images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ model = AutoModelForImageClassification.from_pretrained("winner", trust_remote_c
 
 
 def departures(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
-    """Refuses a space whose inputs do not have two axes."""
+    """Returns an error for a space whose inputs do not have two axes."""
     return check_axes(inputs_of(space, ImageSpace), 2, "images have two axes; leave it out")
 
 
@@ -35,7 +35,7 @@ VISION = Task(
         tokens="patches",
         latency="time per image",
         curve="nats per image",
-        verb="tells images apart",
+        verb="classifies images",
         reference="vision transformer in the proportions of DeiT",
         derived=("fps",),
         load=LOAD,

@@ -1,1 +1,1 @@
-"""The decoder from latents to pixels: two convolutions and a rearrangement, after a denoiser's last step."""
+"""The latent decoder, which runs after a denoiser's last step: two convolutions, then a rearrangement to pixels."""

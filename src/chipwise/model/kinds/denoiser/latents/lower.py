@@ -1,4 +1,4 @@
-"""The decoder of latents as operators; their cost is spread over all passes of an image."""
+"""The latent decoder as operators. Their cost is spread evenly over all passes of an image."""
 
 from __future__ import annotations
 

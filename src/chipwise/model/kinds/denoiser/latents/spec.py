@@ -1,4 +1,4 @@
-"""Latents: the compressed images that a denoiser can generate instead of pixels, and their decoder.
+"""Latents: compressed images, which a denoiser can generate instead of pixels, and the decoder of latents.
 
 References:
     Rombach et al. 2022, High-Resolution Image Synthesis with Latent Diffusion Models, arXiv:2112.10752.
@@ -17,7 +17,7 @@ KERNEL = 3  # kernel size of the decoder's convolutions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latents:
-    """Decoder of latents: ``factor`` by ``factor`` pixels of ``channels`` from each latent.
+    """The latent decoder, which turns each latent into ``factor`` by ``factor`` pixels with ``channels`` channels.
 
     The decoder has two 3x3 convolutions; the first has ``width`` output channels.
     """
@@ -30,11 +30,11 @@ class Latents:
         check_fields(self)
         positive(self, "channels", "width", most=65_536)
         if self.factor not in FACTORS:
-            raise SpecError(f"is 2 or 4 pixels, not {self.factor}", field="factor")
+            raise SpecError(f"must be 2 or 4 pixels, not {self.factor}", field="factor")
 
     @property
     def depth(self) -> int:
-        """Channels of the latents; doubling the factor halves the number of values per image."""
+        """Number of channels of the latents. Doubling ``factor`` halves the number of values per image."""
         return self.factor * self.channels
 
     def shapes(self, depth: int) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -42,5 +42,5 @@ class Latents:
         return (depth, self.width), (self.width, self.factor**2 * self.channels)
 
     def parameters(self, depth: int) -> int:
-        """Parameters of both convolutions."""
+        """Number of parameters of both convolutions."""
         return sum((KERNEL**2 * into + 1) * out for into, out in self.shapes(depth))

@@ -1,1 +1,1 @@
-"""Modulation: time and label of a denoiser, as shifts, scales and gates of its blocks (adaLN-zero)."""
+"""Modulation: turns a denoiser's time and label into shifts, scales and gates for its blocks (adaLN-zero)."""

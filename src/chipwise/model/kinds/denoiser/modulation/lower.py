@@ -16,7 +16,7 @@ Named = list[tuple[str, Op]]
 
 
 def lower_told(arch: ArchSpec, denoiser: Denoiser, *, weights: str, batch: int) -> Named:
-    """From times and labels to all shifts, scales and gates: sinusoids, two matrices, sum, a matrix for all blocks."""
+    """Operators that turn times and labels into shifts, scales and gates: sinusoids, two matrices, sum, one matrix."""
     d, values = arch.d_model, batch * denoiser.frequencies
     width = sum(modulation_widths(arch).values())
     return [
@@ -35,7 +35,7 @@ def lower_told(arch: ArchSpec, denoiser: Denoiser, *, weights: str, batch: int) 
 
 
 def lower_modulated(arch: ArchSpec, *, rows: int, skip: bool) -> Named:
-    """A norm without weights, scaled and shifted."""
+    """Operators of a norm without weights, and of the scale and shift after it."""
     values = rows * arch.d_model
     return [
         ("norm", NormOp(rows=rows, width=arch.d_model, norm="layernorm", skip=skip)),
@@ -45,12 +45,12 @@ def lower_modulated(arch: ArchSpec, *, rows: int, skip: bool) -> Named:
 
 
 def lower_gate(arch: ArchSpec, *, rows: int) -> tuple[str, Op]:
-    """A block's result times its gate."""
+    """The operator that multiplies a block's result by its gate."""
     return "gated", Elementwise(function="mul", elements=rows * arch.d_model)
 
 
 def lower_pixels(arch: ArchSpec, stem: ImageStem, denoiser: Denoiser, *, weights: str, batch: int) -> Named:
-    """The output matrix to pixels, and their rearrangement."""
+    """Operators of the output matrix, and of the rearrangement of its results to an image."""
     rows, values = batch * stem.tokens, denoiser.values(stem)
     return [
         ("pixels", Matmul(m=rows, k=arch.d_model, n=values, weights=weights, bias=True)),

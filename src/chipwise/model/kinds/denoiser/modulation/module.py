@@ -24,11 +24,11 @@ class TimestepEmbedding(nn.Module):
         self.down = nn.Linear(d_model, d_model)
 
     def forward(self, number_B: Tensor) -> Tensor:
-        """The vectors (B, D)."""
+        """The embeddings (B, D) of numbers (B,)."""
         waves_BF = torch.sin(number_B[:, None].float() * self.turns + self.phases)
         return self.down(F.silu(self.up(waves_BF)))  # type: ignore[no-any-return]
 
 
 def modulated(normed_BTD: Tensor, shift_BD: Tensor, scale_BD: Tensor) -> Tensor:
-    """``normed`` scaled by 1 + scale and shifted."""
+    """Scales ``normed`` by 1 + scale, then shifts it."""
     return normed_BTD * (1 + scale_BD[:, None]) + shift_BD[:, None]

@@ -17,7 +17,7 @@ Parts = dict[str, list[str]]  # by matrix: names of its vectors (B, 1, D): shift
 
 
 def add_told(graph: GraphBuilder, arch: ArchSpec, denoiser: Denoiser) -> Parts:
-    """All shifts, scales and gates from the inputs ``label`` (B,) and ``time`` (B, 1)."""
+    """Adds the nodes that compute all shifts, scales and gates from the inputs ``label`` (B,) and ``time`` (B, 1)."""
     d = arch.d_model
     turns, phases = wave_tables(denoiser.frequencies)
     time = graph.input("time", TensorProto.FLOAT, ["batch", 1])
@@ -25,10 +25,10 @@ def add_told(graph: GraphBuilder, arch: ArchSpec, denoiser: Denoiser) -> Parts:
     x = graph.node("Add", [x, _vector(graph, "phases", phases)], "told.time.shifted")
     x = graph.node("Sin", [x], "told.time.waves")
     up, down = "told.time.up", "told.time.down"
-    x = graph.projection(f"{up}.out", x, parts=[up], key=up, k=denoiser.frequencies, widths=[d], bias=True)
+    x = graph.projection(f"{up}.out", x, k=denoiser.frequencies, parts={up: d}, bias=True)
     x = graph.node("QuickGelu", [x], "told.time.activation", domain=MICROSOFT, alpha=1.0)
-    x = graph.projection(f"{down}.out", x, parts=[down], key=down, k=d, widths=[d], bias=True)
-    table = graph.store("labels.weight", lambda: graph.weight("labels.weight", (denoiser.rows, d)))
+    x = graph.projection(f"{down}.out", x, k=d, parts={down: d}, bias=True)
+    table = graph.tensor("labels.weight", denoiser.rows, d)
     label = graph.node("Gather", [table, graph.input("label", TensorProto.INT64, ["batch"])], "told.label", axis=0)
     total = graph.node("Add", [label, x], "told.with_time")
     total = graph.node("QuickGelu", [total], "told.activation", domain=MICROSOFT, alpha=1.0)
@@ -36,12 +36,11 @@ def add_told(graph: GraphBuilder, arch: ArchSpec, denoiser: Denoiser) -> Parts:
 
 
 def _parts(graph: GraphBuilder, arch: ArchSpec, told: str) -> Parts:
-    """All modulation vectors, computed by one matrix and then split."""
+    """Adds one matrix product that computes all modulation vectors, and splits its result."""
     d, widths = arch.d_model, modulation_widths(arch)
     names = {key: [f"{key}.{i}" for i in range(width // d)] for key, width in widths.items()}
     graph.store("modulations.bias", lambda: np.concatenate([_bias(graph, key, w, d) for key, w in widths.items()]))
-    parts, each_width = list(widths), list(widths.values())
-    x = graph.projection("modulations.all", told, parts=parts, key="modulations", k=d, widths=each_width, bias=True)
+    x = graph.projection("modulations.all", told, k=d, parts=widths, key="modulations", bias=True)
     shape = graph.store("shape.apart", lambda: np.array([0, 1, -1], np.int64))
     x = graph.node("Reshape", [x, shape], "modulations.apart")
     every = [name for parts in names.values() for name in parts]
@@ -51,7 +50,7 @@ def _parts(graph: GraphBuilder, arch: ArchSpec, told: str) -> Parts:
 
 
 def _bias(graph: GraphBuilder, key: str, width: int, d_model: int) -> Float32Array:
-    """A modulation's bias with 1 added to its scales."""
+    """The bias of a modulation matrix, with 1 added to the entries for scales."""
     rows = graph.weight(f"{key}.bias", (width,)).reshape(-1, d_model).copy()
     rows[1 :: END_PARTS if key == "modulations.end" else BLOCK_PARTS] += 1.0
     return rows.ravel()
@@ -70,9 +69,9 @@ def add_modulated(
 
 
 def add_pixels(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem, denoiser: Denoiser, x: str) -> None:
-    """The output ``velocity`` (B, C, Y, X) from the last states."""
+    """Adds the nodes from the last layer's states to the output ``velocity`` (B, C, Y, X)."""
     values, side = denoiser.values(stem), stem.image_size
-    x = graph.projection("pixels", x, parts=["head"], key="head", k=arch.d_model, widths=[values], bias=True)
+    x = graph.projection("pixels", x, k=arch.d_model, parts={"head": values}, bias=True)
     cut = np.array([-1, stem.grid, stem.grid, stem.channels, stem.patch, stem.patch], np.int64)
     x = graph.node("Reshape", [x, graph.store("shape.patches", lambda: cut)], "patches.out")
     x = graph.node("Transpose", [x], "patches.turned", perm=[0, 3, 1, 4, 2, 5])

@@ -20,6 +20,6 @@ class ImageAttention(EncoderAttention):
         self.register_buffer("places_TT", places, persistent=False)
 
     def forward(self, x_BTD: Tensor, table_PN: Tensor | None = None) -> Tensor:
-        """The block's output, without the residual; ``table_PN`` has the biases of each distance and head."""
+        """The block's output, without the residual. ``table_PN`` holds one bias for each distance and head."""
         bias = None if table_PN is None else table_PN[self.get_buffer("places_TT")].permute(2, 0, 1)[None]
         return super().forward(x_BTD, bias)

@@ -1,4 +1,4 @@
-"""Attention over an image as ONNX nodes. One tensor, computed from the table, stores the biases of all pairs."""
+"""Attention over an image as ONNX nodes. The file stores the bias of each pair of positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.model.kinds.image.stem import ImageStem
 
 
 def add_attend(graph: GraphBuilder, block: Attention, stem: ImageStem, *, layer: int, x: str, d_model: int) -> str:
-    """Attention's result for ``x`` over all positions, before the output projection."""
+    """Attention of ``x`` over all positions of its image, before the output projection."""
 
     def pairs() -> AnyArray:
         rows = graph.weight(f"positions.{layer}.weight", (block.relative_buckets, block.heads))

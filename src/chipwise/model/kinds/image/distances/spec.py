@@ -1,6 +1,6 @@
-"""Tables of position biases: the row for each pair of positions.
+"""Tables of position biases, and which row of a table each pair of positions uses.
 
-Positions of a grid are numbered row by row. Everything is a plain array, so that torch and ONNX use the same numbers.
+Positions of a grid are numbered row by row. Results are NumPy arrays, because both torch and ONNX need them.
 
 References:
     Tables of biases: Liu et al. 2021, Swin Transformer, arXiv:2103.14030, section 3.2. Three additional biases for a
@@ -16,9 +16,10 @@ from chipwise.model.kinds.image.stem import ImageStem
 
 
 def bias_rows(stem: ImageStem) -> int:
-    """Rows of a table of position biases over an image: one for each distance.
+    """Number of rows in an image's table of position biases: one for each distance between two positions.
 
-    A class token adds three rows: from the token, to the token, and from the token to itself.
+    A distance is a signed offset along each axis, so a grid of g by g patches has (2g - 1)² of them. A class token adds
+    three rows: from the token, to the token, and from the token to itself.
 
     >>> (
     ...     bias_rows(ImageStem(image_size=28, patch=4, prefix_tokens=0)),

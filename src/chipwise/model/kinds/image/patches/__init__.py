@@ -1,1 +1,1 @@
-"""An image's patches as positions: convolutions, the matrix of patches, the class token; and the head over classes."""
+"""The patch stem (convolutions, patch matrix, class token) and the classification head of image models."""

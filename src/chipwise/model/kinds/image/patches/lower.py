@@ -1,6 +1,8 @@
-"""Patches and the head over classes as operators."""
+"""Lowers the patch stem and the classification head to operators."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.image.stem import ImageStem
@@ -10,40 +12,37 @@ from chipwise.model.ops.op import Op
 from chipwise.model.ops.pool import PoolOp
 
 
-def lower_patches(arch: ArchSpec, stem: ImageStem, *, weights: str, batch: int) -> list[tuple[str, Op]]:
-    """The operators from ``batch`` images to the residual stream. Biases, class token and positions are one table."""
+def lower_patches(arch: ArchSpec, stem: ImageStem, *, weights: str, batch: int) -> Iterator[tuple[str, Op]]:
+    """The operators from ``batch`` images to the residual stream.
+
+    The matrix's bias, the class token and the positions are added together, as one table.
+    """
     d, patches = arch.d_model, batch * stem.patches
     rows = patches + batch * stem.prefix_tokens
-    ops: list[tuple[str, Op]] = []
     for i, ((into, out), area) in enumerate(zip(stem.conv_shapes(), stem.areas[1:], strict=True)):
-        ops.append(
-            (
-                f"convs.{i}",
-                ConvOp(
-                    batch=batch,
-                    positions=area,
-                    in_channels=into,
-                    out_channels=out,
-                    taps=stem.taps,
-                    input_positions=stem.areas[i],
-                    bias=True,
-                ),
-            )
+        conv = ConvOp(
+            batch=batch,
+            positions=area,
+            in_channels=into,
+            out_channels=out,
+            taps=stem.taps,
+            input_positions=stem.areas[i],
+            bias=True,
         )
-        ops.append((f"activations.{i}", Elementwise(function="gelu", elements=batch * area * out)))
-    ops.append(("patches", Elementwise(function="transpose", elements=patches * stem.values)))
-    ops.append(("projection", Matmul(m=patches, k=stem.values, n=d, weights=weights)))
+        yield f"convs.{i}", conv
+        yield f"activations.{i}", Elementwise(function="gelu", elements=batch * area * out)
+    yield "patches", Elementwise(function="transpose", elements=patches * stem.values)
+    yield "projection", Matmul(m=patches, k=stem.values, n=d, weights=weights)
     if stem.prefix_tokens:
-        ops.append(("room", Elementwise(function="pad", elements=rows * d)))
+        yield "room", Elementwise(function="pad", elements=rows * d)
     if adds_table(arch, stem):
-        ops.append(("positions", Elementwise(function="add", elements=rows * d, inputs=2)))
-    return ops
+        yield "positions", Elementwise(function="add", elements=rows * d, inputs=2)
 
 
 def adds_table(arch: ArchSpec, stem: ImageStem) -> bool:
-    """Whether a table of positions, class token or matrix bias is added to the patches.
+    """Whether the graph adds a constant table to the patches: positions, class token or the patch matrix's bias.
 
-    False if a question follows: positions are then added after the projector and the words.
+    If a question follows, no table is added here, because positions are then added after the projector.
     """
     asks = arch.stem.asks
     return not asks and (arch.positions == "learned" or stem.prefix_tokens > 0 or stem.bias)

@@ -11,7 +11,7 @@ from chipwise.model.nn.precision import compute_format
 
 
 class Patches(nn.Module):
-    """Cuts an image into patches, projects them, and puts the class token before them. The model adds positions."""
+    """Cuts an image into patches, projects them, and puts the class token before them. The model adds the positions."""
 
     def __init__(self, stem: ImageStem, d_model: int) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Patches(nn.Module):
         self.prefix = nn.Embedding(stem.prefix_tokens, d_model) if stem.prefix_tokens else None
 
     def forward(self, image_BCYX: Tensor) -> Tensor:
-        """The patches before positions are added, (B, T, D)."""
+        """The class token, if there is one, and the projected patches (B, T, D), without positions."""
         x = compute_format(image_BCYX)
         for conv in self.convs:
             x = F.gelu(conv(x))
@@ -36,7 +36,7 @@ class Patches(nn.Module):
 
 
 def cut_patches(x_BCYX: Tensor, edge: int) -> Tensor:
-    """Patches of ``edge`` by ``edge`` pixels row by row, each (C, edge, edge) flattened: (B, P, C · edge²).
+    """Cuts images into patches of ``edge`` by ``edge`` pixels, row by row, and flattens each: (B, P, C · edge²).
 
     A signal (B, C, X) is cut into slices of ``edge`` frames: (B, P, C · edge).
     """

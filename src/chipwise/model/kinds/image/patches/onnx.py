@@ -1,12 +1,10 @@
 """Patches and the head over classes as ONNX nodes.
 
 One table holds everything that does not depend on the image: positions, plus the class token in the first row and the
-projection's bias in the others. The patches get an empty position in front, and the table is added.
+projection's bias in all other rows. Zeros are put in front of the patches, and the table is added.
 """
 
 from __future__ import annotations
-
-from functools import partial
 
 import numpy as np
 from onnx import TensorProto
@@ -19,17 +17,17 @@ from chipwise.model.kinds.image.stem import CONV_EDGE, CONV_STRIDE, ImageStem
 
 
 def add_patches(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> str:
-    """The residual stream (B, T, D) from the input ``image`` (B, C, Y, X), or (B, C, X) for a signal.
+    """Adds the nodes from the input ``image`` (B, C, Y, X), or (B, C, X) for signals, to the residual stream (B, T, D).
 
-    If a question follows, only the patches, to which nothing has been added.
+    If a question follows, the result is the patches without positions, which the caller adds later.
     """
-    d, axes = arch.d_model, stem.axes
+    axes = stem.axes
     x = graph.input("image", TensorProto.FLOAT, ["batch", *stem.shape])
     edge, pad = CONV_EDGE, CONV_EDGE // 2
     for i, (into, out) in enumerate(stem.conv_shapes()):
-        key, shape = f"stem.convs.{i}", (out, into, *([edge] * axes))
-        weight = graph.store(f"{key}.weight", partial(graph.weight, f"{key}.weight", shape))
-        bias = graph.vector(f"{key}.bias", out)
+        key = f"stem.convs.{i}"
+        weight = graph.tensor(f"{key}.weight", out, into, *([edge] * axes))
+        bias = graph.tensor(f"{key}.bias", out)
         sizes = {"kernel_shape": [edge] * axes, "strides": [CONV_STRIDE] * axes, "pads": [pad] * 2 * axes}
         x = graph.node("Conv", [x, weight, bias], key, **sizes)
         x = graph.node("Gelu", [x], f"stem.activations.{i}", domain=MICROSOFT)
@@ -41,14 +39,7 @@ def add_patches(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> str:
         x = reshaped(graph, x, [0, channels, *([stem.grid, stem.edge] * axes)], "stem.rows")
         x = graph.node("Transpose", [x], "stem.cut", perm=[0, 2, 4, 1, 3, 5] if axes == 2 else [0, 2, 1, 3])
         x = reshaped(graph, x, [0, stem.patches, stem.values], "stem.patches")
-    x = graph.projection(
-        "stem.projected",
-        x,
-        parts=["stem.projection"],
-        key="stem.projection",
-        k=stem.values,
-        widths=[d],
-    )
+    x = graph.projection("stem.projected", x, k=stem.values, parts={"stem.projection": arch.d_model})
     if stem.prefix_tokens:
         room = graph.store("stem.room", lambda: np.array([0, stem.prefix_tokens, 0, 0, 0, 0], np.int64))
         x = graph.node("Pad", [x, room], "stem.padded")
@@ -58,7 +49,7 @@ def add_patches(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> str:
 
 
 def _table(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> AnyArray:
-    """The table that is added to the padded patches: (T, D), or (1, D) if all rows are equal."""
+    """The table that is added to the padded patches: (T, D), or (1, D) if all its rows are equal."""
     width = arch.d_model
     if arch.positions == "learned":
         table = graph.weight("positions.weight", (arch.max_tokens, width)).copy()
@@ -72,19 +63,18 @@ def _table(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> AnyArray:
 
 
 def add_first(graph: GraphBuilder, x: str, *, last: bool = False) -> str:
-    """Only the first position of ``x``, or the last one if ``last``, (B, 1, D)."""
+    """Adds a node that keeps only the first position of ``x`` (the last with ``last``), (B, 1, D)."""
     name = "last" if last else "first"
     place = graph.store(name, lambda: np.array([-1 if last else 0], np.int64))
     return graph.node("Gather", [x, place], f"{x}.{name}", axis=1)
 
 
 def add_classes(graph: GraphBuilder, arch: ArchSpec, x: str, *, positions: int) -> None:
-    """``logits`` (B, classes) from the mean of ``positions`` normed states (B, positions, D)."""
+    """Adds the output ``logits`` (B, classes), from the mean of ``positions`` normed states (B, positions, D)."""
     axis = graph.store("one", lambda: np.array([1], np.int64))
     if positions == 1:
         x = graph.node("Squeeze", [x, axis], "head.state")
     else:
         x = graph.node("ReduceMean", [x, axis], "head.state", keepdims=0)
-    widths = [arch.outputs]
-    graph.projection("logits", x, parts=["head"], key="head", k=arch.d_model, widths=widths, bias=True)
+    graph.projection("logits", x, k=arch.d_model, parts={"head": arch.outputs}, bias=True)
     graph.output("logits", ["batch", arch.outputs])

@@ -1,1 +1,1 @@
-"""The projector from patches to tokens: neighbours averaged or joined, then two matrices."""
+"""The projector from patches to tokens: it averages or joins neighbours, then applies two matrices."""

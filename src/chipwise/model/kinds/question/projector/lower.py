@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from chipwise.model.arch.trunk import NormKind
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
@@ -14,26 +16,24 @@ from chipwise.model.ops.pool import PoolOp
 
 def lower_projector(
     projector: Projector, stem: ImageStem, *, d_model: int, weights: str, batch: int
-) -> list[tuple[str, Op]]:
-    """The operators from patches of ``batch`` images to tokens; the last matrix's bias is in the position table."""
+) -> Iterator[tuple[str, Op]]:
+    """The operators from patches of ``batch`` images to tokens. The last bias is part of the position table."""
     square = (projector.pool * projector.join) ** stem.axes
     patches, rows = batch * stem.patches, batch * stem.patches // square
-    ops: list[tuple[str, Op]] = []
     if projector.norm != "none" and not projector.norm_joined:
-        ops.append(("norm", _norm(projector, patches, d_model)))
+        yield "norm", _norm(projector, patches, d_model)
     if square > 1:
-        ops.append(("squares", Elementwise(function="transpose", elements=patches * d_model)))
+        yield "squares", Elementwise(function="transpose", elements=patches * d_model)
     if projector.pool > 1:
-        ops.append(("mean", PoolOp(batch=rows, positions=square, width=d_model)))
+        yield "mean", PoolOp(batch=rows, positions=square, width=d_model)
     if projector.norm != "none" and projector.norm_joined:
-        ops.append(("norm", _norm(projector, rows, projector.joined_width(d_model, stem.axes))))
+        yield "norm", _norm(projector, rows, projector.joined_width(d_model, stem.axes))
     shapes = projector.shapes(d_model, stem.axes)
     for i, (into, out) in enumerate(shapes):
         last = i + 1 == len(shapes)
-        ops.append((f"{i}", Matmul(m=rows, k=into, n=out, weights=weights, bias=not last)))
+        yield f"{i}", Matmul(m=rows, k=into, n=out, weights=weights, bias=not last)
         if not last:
-            ops.append((f"{i}.activation", Elementwise(function="gelu", elements=rows * out)))
-    return ops
+            yield f"{i}.activation", Elementwise(function="gelu", elements=rows * out)
 
 
 def _norm(projector: Projector, rows: int, width: int) -> NormOp:

@@ -10,7 +10,7 @@ from chipwise.model.kinds.question.projector.spec import Projector
 
 
 def add_projector(graph: GraphBuilder, projector: Projector, stem: ImageStem, x: str, *, d_model: int) -> str:
-    """Tokens (B, T, D) from patches (B, P, D), without the last bias, which the caller adds to its position table."""
+    """Adds nodes from patches (B, P, D) to tokens (B, T, D). The caller adds the last bias to its position table."""
     square = projector.pool * projector.join
     tokens = stem.patches // square**stem.axes
     if square > 1:
@@ -25,8 +25,7 @@ def add_projector(graph: GraphBuilder, projector: Projector, stem: ImageStem, x:
     shapes = projector.shapes(d_model, stem.axes)
     for i, (into, out) in enumerate(shapes):
         last, key = i + 1 == len(shapes), f"projector.matrices.{i}"
-        bias = not last
-        x = graph.projection(f"projector.{i}", x, parts=[key], key=key, k=into, widths=[out], bias=bias)
+        x = graph.projection(f"projector.{i}", x, k=into, parts={key: out}, bias=not last)
         if not last:
             x = graph.node("Gelu", [x], f"projector.{i}.activation", domain=MICROSOFT)
     return x

@@ -1,12 +1,12 @@
 """Projectors, which turn the states of an image or audio tower into tokens of a decoder.
 
-A tower is an ArchSpec whose head is a projector; the decoder lists its towers. Each model has its own rule for the
-number of tokens per image, see ``image_tokens.py``.
+A tower is an ArchSpec whose head is a projector; the decoder lists its towers. Each model family has its own rule for
+the number of tokens per image, see ``image_tokens.py``.
 
 References:
     Two matrices with a GELU: Liu et al. 2023, Improved Baselines with Visual Instruction Tuning, arXiv:2310.03744.
-    Neighbours joined before them: Wang et al. 2024 (Qwen2-VL), arXiv:2409.12191; Chen et al. 2024 (InternVL 1.5),
-        arXiv:2404.16821. Averaged: Gemma team 2025, arXiv:2503.19786.
+    Neighbours joined before the matrices: Wang et al. 2024 (Qwen2-VL), arXiv:2409.12191; Chen et al. 2024
+        (InternVL 1.5), arXiv:2404.16821. Neighbours averaged: Gemma team 2025, arXiv:2503.19786.
     States of intermediate tower layers for the decoder's first layers: Qwen team 2025, Qwen3-VL, arXiv:2511.21631.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar, Literal
 
-from chipwise.core.fields import check_fields, positive
+from chipwise.core.fields import check_fields, not_negative, positive
 from chipwise.errors import SpecError
 from chipwise.model.arch.feed_forward import Activation
 from chipwise.model.arch.trunk import Head, Stem, Trunk
@@ -29,25 +29,28 @@ Tiling = Literal["whole", "native", "longest", "ratio", "canvas", "pinpoints", "
 class Projector(Head):
     """Turns a tower's positions into tokens of the decoder: averages or joins neighbours, then applies matrices.
 
-    ``tiling`` is the rule that divides an image into passes of the tower. Except for ``whole``, ``native`` and the
-    rules for sound, one more pass reads the whole image at the tower's size:
+    ``tiling`` is the rule by which the tower reads an image or a sound in one or more passes. If a rule cuts an image
+    into several tiles, one more pass reads the whole image at the tower's size. The rules are:
 
-    - ``whole``: resized to the tower's size, one pass.
-    - ``native``: one pass at the image's own size, within ``least_pixels`` and ``most_pixels`` (Qwen-VL).
-    - ``longest``: its longest side is enlarged to ``longest`` pixels, then it is cut into tiles (Idefics 3, SmolVLM).
+    - ``whole``: the image is resized to the tower's size; one pass.
+    - ``native``: one pass at the image's own size, between ``least_pixels`` and ``most_pixels`` (Qwen-VL).
+    - ``longest``: the image is resized so that its longest side has ``longest`` pixels, then cut into tiles (SmolVLM).
     - ``ratio``: the grid of at most ``tiles`` tiles whose aspect ratio is nearest to the image's (InternVL).
-    - ``canvas``: the grid of at most ``tiles`` tiles in which the image is largest (Llama 4).
-    - ``pinpoints``: the best of the sizes ``pinpoints``, cut into tiles, without tokens of the padding (LLaVA-NeXT). If
-      ``tiles`` is not 1, the number of tokens is at most that of so many tiles (LLaVA-OneVision).
-    - ``seconds``: for sound, one window, with tokens only for the actual seconds (Qwen2-Audio).
-    - ``windows``: for sound, as many full windows as needed, each with all its tokens (Voxtral).
+    - ``canvas``: the grid of at most ``tiles`` tiles that enlarges the image least or, if all grids shrink the image,
+      shrinks it least (Llama 4).
+    - ``pinpoints``: the image is resized to one of the sizes ``pinpoints`` and cut into tiles; padding gets no tokens
+      (LLaVA-NeXT). Of these sizes, the one that loses the fewest pixels is used; if several do, the one with the least
+      padding. If ``tiles`` is above 1, a grid of tokens that exceeds the size of ``tiles`` tiles by more than 10 % per
+      side is shrunk to that size (LLaVA-OneVision).
+    - ``seconds``, for sound: one window, with tokens only for the actual length of the sound (Qwen2-Audio).
+    - ``windows``, for sound: as many full windows as needed, each with all its tokens (Voxtral).
     """
 
     name: ClassVar[str] = "none"
     widths: tuple[int, ...]  # columns of each matrix; the last is the decoder's width
     bias: bool = True
     activation: Activation = "gelu"  # between the matrices
-    pool: int = 1  # average pooling: positions per side that become one
+    pool: int = 1  # average pooling: positions per side that are averaged into one
     join: int = 1  # after pooling: positions per side whose values are concatenated
     norm: Literal["none", "layernorm", "rmsnorm"] = "none"  # before the matrices
     norm_joined: bool = False  # whether the norm is over the joined values
@@ -61,50 +64,40 @@ class Projector(Head):
     longest: int = 0
     least_pixels: int = 0
     most_pixels: int = 0
-    pinpoints: tuple[tuple[int, ...], ...] = ()  # heights and widths
+    pinpoints: tuple[tuple[int, ...], ...] = ()  # pairs of height and width
 
     def __post_init__(self) -> None:
         check_fields(self)
         positive(self, "pool", "join", "tiles")
         if not self.widths or min(self.widths) < 1:
-            raise SpecError("must name the columns of at least one matrix", field="widths")
-        for name in (
-            "deeper",
-            "vectors",
-            "unused_layers",
-            "marks",
-            "tile_marks",
-            "longest",
-            "least_pixels",
-            "most_pixels",
-        ):
-            if getattr(self, name) < 0:
-                raise SpecError(f"must be at least 0, not {getattr(self, name)}", field=name)
+            raise SpecError("must list the output width of at least one matrix", field="widths")
+        not_negative(self, "deeper", "vectors", "unused_layers", "marks", "tile_marks")
+        not_negative(self, "longest", "least_pixels", "most_pixels")
         needed = {"longest": "longest", "native": "most_pixels", "pinpoints": "pinpoints"}.get(self.tiling)
         if needed and not getattr(self, needed):
-            raise SpecError(f"tiling {self.tiling} needs a value other than 0", field=needed)
+            raise SpecError(f"must be set, because tiling is {self.tiling}", field=needed)
         if any(len(pair) != 2 for pair in self.pinpoints):
-            raise SpecError("must be pairs of a height and a width", field="pinpoints")
+            raise SpecError("must be a list of pairs (height, width)", field="pinpoints")
 
     def tokens_of(self, grid: int, axes: int) -> int:
-        """Tokens from ``grid`` positions on each side."""
+        """Number of tokens from a grid with ``grid`` positions on each side."""
         return int((grid // self.pool // self.join) ** axes)
 
     def joined_width(self, d_model: int, axes: int) -> int:
-        """Inputs of the first matrix after a tower of width ``d_model``."""
+        """Input width of the first matrix, after a tower of width ``d_model``."""
         return int(d_model * self.join**axes)
 
     def shapes(self, d_model: int, axes: int) -> tuple[tuple[int, int], ...]:
-        """Inputs and outputs of each matrix."""
+        """Input and output width of each matrix, after a tower of width ``d_model``."""
         return tuple(pairwise((self.joined_width(d_model, axes), *self.widths)))
 
     def norm_width(self, d_model: int, axes: int) -> int:
-        """Number of values that the norm is over."""
+        """Number of values that the norm covers."""
         return self.joined_width(d_model, axes) if self.norm_joined else d_model
 
     @property
     def token_width(self) -> int:
-        """Values per token."""
+        """Width of the tokens that the projector makes."""
         return self.widths[-1]
 
     def of_token_width(self, width: int) -> Projector:
@@ -112,19 +105,19 @@ class Projector(Head):
         return replace(self, widths=(*self.widths[:-1], width))
 
     def matrices(self, trunk: Trunk, stem: Stem) -> tuple[tuple[int, int], ...]:
-        """As :meth:`shapes`, for this tower."""
+        """Input and output width of each matrix in this tower's projector."""
         return self.shapes(trunk.d_model, stem.axes)
 
     def vector_parameters(self, trunk: Trunk, stem: Stem) -> int:
-        """Parameters of the biases."""
+        """Number of parameters of the biases."""
         return sum(self.widths) * self.bias
 
     def parameters(self, trunk: Trunk, stem: Stem) -> int:
-        """As :meth:`parameters_of`, for this tower."""
+        """Number of parameters of this tower's projector."""
         return self.parameters_of(trunk.d_model, stem.axes)
 
     def parameters_of(self, d_model: int, axes: int) -> int:
-        """Parameters of norms, matrices, biases and vectors after a tower of width ``d_model``."""
+        """Number of parameters (norms, matrices, biases, vectors) after a tower of width ``d_model``."""
         matrices = sum((into + self.bias) * out for into, out in self.shapes(d_model, axes))
         each = {"none": 0, "rmsnorm": 1, "layernorm": 2}[self.norm]
         joined = each * self.joined_width(d_model, axes)
@@ -132,10 +125,10 @@ class Projector(Head):
         return (1 + self.deeper) * matrices + norms + self.vectors * self.widths[-1]
 
     def check(self, trunk: Trunk, stem: Stem) -> None:
-        """Checks that the model is a tower."""
+        """Checks that the stem reads images or sound, because only towers have projectors."""
         if stem.vocab_size:
-            raise SpecError("only a tower has one: a stem, no head, no towers of its own", field="projector")
+            raise SpecError("only a tower for images or sound has a projector", field="projector")
 
     def record(self) -> Mapping[str, object]:
-        """Record of the projector, in place of a head."""
+        """The stored fields: the projector, and ``none`` as the head."""
         return {"head": self.name, "projector": self}

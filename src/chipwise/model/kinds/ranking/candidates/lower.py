@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.ranking.stem import RankingStem, Scores
@@ -15,46 +17,47 @@ from chipwise.model.ops.ranking import EmbeddingBagOp, RequestAttentionOp, RowDo
 
 def lower_items(
     arch: ArchSpec, stem: RankingStem, *, weights: str, batch: int, joined: bool = False
-) -> list[tuple[str, Op]]:
+) -> Iterator[tuple[str, Op]]:
     """The operators from the items of ``batch`` requests to the residual stream.
 
-    With ``joined``, items and tags are looked up in one table (if their rows are added).
+    With ``joined``, items and tags are looked up in one table, which is possible only if their embeddings are added
+    (not concatenated).
     """
     rows, width = batch * stem.tokens, stem.table_width(arch.d_model)
     if joined and stem.bag and not stem.width:
         ids = rows * (1 + stem.bag)
         bag = EmbeddingBagOp(bags=rows, ids=1 + stem.bag, width=width, rows=stem.items + stem.tags + 2)
-        moved = Elementwise(function="add", elements=rows * stem.bag)
-        return [("moved", moved), ("ids", Elementwise(function="copy", elements=ids)), ("rows", bag)]
-    ops: list[tuple[str, Op]] = [("items", EmbeddingOp(tokens=rows, width=width, rows=stem.items + 1))]
+        yield "moved", Elementwise(function="add", elements=rows * stem.bag)
+        yield "ids", Elementwise(function="copy", elements=ids)
+        yield "rows", bag
+        return
+    yield "items", EmbeddingOp(tokens=rows, width=width, rows=stem.items + 1)
     if stem.bag:
-        ops.append(("tags", EmbeddingBagOp(bags=rows, ids=stem.bag, width=width, rows=stem.tags + 1)))
+        yield "tags", EmbeddingBagOp(bags=rows, ids=stem.bag, width=width, rows=stem.tags + 1)
         if stem.width:
-            ops.append(("features", Elementwise(function="copy", elements=2 * rows * width)))
+            yield "features", Elementwise(function="copy", elements=2 * rows * width)
         else:
-            ops.append(("features", Elementwise(function="add", elements=rows * width, inputs=2)))
+            yield "features", Elementwise(function="add", elements=rows * width, inputs=2)
     if stem.width:
-        ops.append(("projection", Matmul(m=rows, k=stem.values, n=arch.d_model, weights=weights, bias=stem.bias)))
-    return ops
+        yield "projection", Matmul(m=rows, k=stem.values, n=arch.d_model, weights=weights, bias=stem.bias)
 
 
 def lower_attention(
     block: Attention, stem: RankingStem, d_model: int, weights: str, *, batch: int, last: bool, joined: bool = True
-) -> list[tuple[str, Op]]:
-    """The operators of attention over requests, without the norm. In the ``last`` attention only candidates are kept.
+) -> Iterator[tuple[str, Op]]:
+    """The operators of attention over requests, without the norm. If ``last``, only candidates are output.
 
-    With ``joined``, all projections are one product. The operator ``attend`` includes the transpositions to heads,
-    which cost the same either way.
+    With ``joined``, all projections are one matrix product. The operator ``attend`` includes the transposition of its
+    inputs, which splits them into heads; the cost of this transposition does not depend on ``joined``.
     """
     rows, width, parts = batch * stem.tokens, block.query_width, 4 if block.pointwise else 3
     asking = batch * stem.candidates if last else rows
     names = ["qkv"] if joined else ["q", "k", "v", "gate"][:parts]
     each = parts * width // len(names)
-    ops: list[tuple[str, Op]] = []
     for name in names:
-        ops.append((name, Matmul(m=rows, k=d_model, n=each, weights=weights, bias=block.qkv_bias)))
+        yield name, Matmul(m=rows, k=d_model, n=each, weights=weights, bias=block.qkv_bias)
         if block.pointwise:
-            ops.append((f"{name}.activation", Elementwise(function="silu", elements=rows * each)))
+            yield f"{name}.activation", Elementwise(function="silu", elements=rows * each)
     attend = RequestAttentionOp(
         batch=batch,
         history=stem.history,
@@ -64,14 +67,13 @@ def lower_attention(
         whole=not last,
         pointwise=block.pointwise,
     )
-    ops.append(("attend", attend))
+    yield "attend", attend
     if last:
-        ops.append(("candidates", Elementwise(function="copy", elements=asking * d_model)))
+        yield "candidates", Elementwise(function="copy", elements=asking * d_model)
     if block.pointwise:
-        ops.append(("norm", NormOp(rows=asking, width=width)))
-        ops.append(("gate", Elementwise(function="mul", elements=asking * width, inputs=2)))
-    ops.append(("out", Matmul(m=asking, k=width, n=d_model, weights=weights, bias=block.out_bias)))
-    return ops
+        yield "norm", NormOp(rows=asking, width=width)
+        yield "gate", Elementwise(function="mul", elements=asking * width, inputs=2)
+    yield "out", Matmul(m=asking, k=width, n=d_model, weights=weights, bias=block.out_bias)
 
 
 def lower_scores(arch: ArchSpec, stem: RankingStem, *, weights: str, batch: int) -> list[tuple[str, Op]]:

@@ -29,7 +29,7 @@ class Items(nn.Module):
         self.projection = nn.Linear(stem.values, d_model, bias=stem.bias) if stem.width else None
 
     def forward(self, ids_BTJ: Tensor) -> Tensor:
-        """The inputs of the first layer, (B, T, D), for items ``ids_BTJ[..., 0]`` with tags ``ids_BTJ[..., 1:]``."""
+        """The first layer's input (B, T, D) for items ``ids_BTJ[..., 0]`` with tags ``ids_BTJ[..., 1:]``."""
         x_BTD = self.items(ids_BTJ[..., 0])
         tags = None if self.tags is None else self.tags(ids_BTJ[..., 1:]).sum(2)
         if self.projection is None:
@@ -39,10 +39,10 @@ class Items(nn.Module):
 
 
 class RequestAttention(nn.Module):
-    """Attention of every position to the history before it and itself. Weights are named as in ``AttentionModule``.
+    """Attention of every position to itself and to the history before it. Weights are named as in ``AttentionModule``.
 
     A learned bias per distance is added to the scores. Pointwise attention (HSTU) applies SiLU to its projections and
-    to each score, divides by the largest number of visible positions, and norms and gates the result.
+    to each score, divides by the maximum number of attended positions, and norms and gates the result.
     """
 
     def __init__(self, block: Attention, d_model: int, eps: float) -> None:

@@ -1,7 +1,7 @@
 """Item embeddings, attention over a request, and scores of candidates as ONNX nodes.
 
-History and candidates go through every matrix product together, which takes one node instead of two. The number of
-candidates is dynamic.
+History and candidates are one sequence, so each matrix product is one node instead of two. The number of candidates is
+a dynamic axis.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from onnx import TensorProto
 from chipwise.core.arrays import AnyArray
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
+from chipwise.model.blocks.norm.onnx import add_rms_norm
+from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder, reshaped
 from chipwise.model.kinds.ranking.stem import RankingStem, Scores
 
 HIDDEN = -60.0
@@ -26,12 +27,12 @@ END = np.iinfo(np.int64).max
 
 
 def add_items(graph: GraphBuilder, arch: ArchSpec, stem: RankingStem, *, joined: bool = False) -> str:
-    """The residual stream (B, T, D) from the inputs ``history`` (B, S) and ``candidates`` (B, C).
+    """Adds the nodes from the inputs ``history`` (B, S) and ``candidates`` (B, C) to the residual stream (B, T, D).
 
-    If items have tags, there are inputs ``history_tags`` (B, S, bag) and ``candidate_tags`` (B, C, bag). If rows of
-    items and tags are added, ``joined`` merges the two tables and the two look-ups into one.
+    If items have tags, there are inputs ``history_tags`` (B, S, bag) and ``candidate_tags`` (B, C, bag). If the
+    embeddings of items and tags are added, ``joined`` merges the two tables and the two look-ups into one.
     """
-    d, width = arch.d_model, stem.table_width(arch.d_model)
+    width = stem.table_width(arch.d_model)
     sizes = {"stem.items": stem.items + 1, "stem.tags": stem.tags + 1}
 
     def given(table: str, names: Sequence[str], shape: Sequence[int]) -> str:
@@ -66,9 +67,7 @@ def add_items(graph: GraphBuilder, arch: ArchSpec, stem: RankingStem, *, joined:
         how, axis = ("Concat", {"axis": -1}) if stem.width else ("Add", {})
         x = graph.node(how, [x, tags], "stem.features", **axis)
     if stem.width:
-        x = graph.projection(
-            "stem.out", x, parts=["stem.projection"], key="stem.projection", k=stem.values, widths=[d], bias=stem.bias
-        )
+        x = graph.projection("stem.out", x, k=stem.values, parts={"stem.projection": arch.d_model}, bias=stem.bias)
     return x
 
 
@@ -79,45 +78,29 @@ def add_candidates(graph: GraphBuilder, x: str, place: str, history: int, *, axi
 
 
 def add_request_attention(
-    graph: GraphBuilder,
-    block: Attention,
-    stem: RankingStem,
-    *,
-    layer: int,
-    x: str,
-    d_model: int,
-    eps: float,
-    last: bool,
-    joined: bool = True,
+    graph: GraphBuilder, arch: ArchSpec, block: Attention, *, layer: int, x: str, last: bool, joined: bool = True
 ) -> str:
-    """The block's output for ``x`` (B, T, D) before the output projection; in the ``last`` block only for candidates.
+    """Attention of ``x`` (B, T, D) before the output projection; in the ``last`` block, only of the candidates.
 
-    With ``joined``, all projections are one product.
+    With ``joined``, all projections are one matrix product.
     """
-    place, width = f"layers.{layer}.attention", block.query_width
+    place, width, history = f"layers.{layer}.attention", block.query_width, arch.stem_as(RankingStem).history
     names = ["q", "k", "v", *(["gate"] if block.pointwise else [])]
 
     def projected(name: str, parts: Sequence[str]) -> str:
-        found = graph.projection(
-            f"{place}.{name}" if joined else f"{place}.{name}.product",
-            x,
-            parts=[f"{place}.{part}" for part in parts],
-            key=f"{place}.{name}",
-            k=d_model,
-            widths=[width] * len(parts),
-            bias=block.qkv_bias,
-        )
+        result = f"{place}.{name}" if joined else f"{place}.{name}.product"
+        rows = dict.fromkeys((f"{place}.{part}" for part in parts), width)
+        found = graph.projection(result, x, k=arch.d_model, parts=rows, key=f"{place}.{name}", bias=block.qkv_bias)
         if not block.pointwise:
             return found
         return graph.node("QuickGelu", [found], f"{place}.{name}.activation", domain=MICROSOFT, alpha=1.0)
 
     packed = [projected("qkv", names)] if joined else [projected(name, [name]) for name in names]
-    bias = _position_bias(graph, f"positions.{layer}.weight", stem.history, block.heads)
-    heads, gate = add_heads(graph, block, stem.history, place=place, packed=packed, bias=bias, last=last)
+    bias = _position_bias(graph, f"positions.{layer}.weight", history, block.heads)
+    heads, gate = add_heads(graph, block, history, place=place, packed=packed, bias=bias, last=last)
     if block.pointwise:
-        weight = graph.vector(f"{place}.norm.weight", width)
-        norm = {"axis": -1, "epsilon": eps, "stash_type": 1}
-        normed = graph.node("SimplifiedLayerNormalization", [heads, weight], f"{place}.norm", **norm)
+        weight = graph.tensor(f"{place}.norm.weight", width)
+        normed = add_rms_norm(graph, heads, weight, f"{place}.norm", arch.norm_eps)
         heads = graph.node("Mul", [normed, gate], f"{place}.gate")
     return heads
 
@@ -134,15 +117,15 @@ def add_heads(
 ) -> tuple[str, str]:
     """Attention's result and, for pointwise attention, the gate's values, each (B, queries, width).
 
-    ``packed`` is the projections as one tensor (B, T, parts · width), or one tensor per part. ``bias`` returns (heads,
-    S + 1, S + 1): rows are history positions, and the last row is for all candidates; columns are history positions,
-    and the last column is the position itself.
+    ``packed`` holds all projections as one tensor (B, T, parts · width), or one tensor per projection. ``bias`` returns
+    (heads, S + 1, S + 1). Rows are history positions, and the last row is for all candidates; columns are history
+    positions, and the last column is for the position itself.
     """
     size, width, parts = block.head_size, block.query_width, 4 if block.pointwise else 3
     each = [f"{place}.{name}" for name in ("query", "keys", "values", "gates")[:parts]]
 
     def turned(name: str, count: int, result: str) -> str:
-        split = _reshape(graph, name, [0, 0, count, block.heads, size], f"{result}.parts")
+        split = reshaped(graph, name, [0, 0, count, block.heads, size], f"{result}.parts")
         return graph.node("Transpose", [split], result, perm=[2, 0, 3, 1, 4])
 
     if len(packed) == 1:
@@ -179,16 +162,18 @@ def add_heads(
 
     def positions(name: str, result: str) -> str:
         back = graph.node("Transpose", [name], f"{result}.back", perm=[1, 3, 0, 2, 4])
-        return _reshape(graph, back, [0, 0, width], result)
+        return reshaped(graph, back, [0, 0, width], result)
 
     return positions(both, f"{place}.attend"), positions(asking[3], f"{place}.gating") if block.pointwise else ""
 
 
 def add_scores(graph: GraphBuilder, arch: ArchSpec, stem: RankingStem, *, x: str, first: str) -> None:
-    """``scores`` (B, C) from the normed states ``x`` (B, C, D); ``first`` (B, T, D) is the first layer's input."""
+    """Adds the output ``scores`` (B, C).
+
+    ``x`` (B, C, D) are the normed states, and ``first`` (B, T, D) are the inputs of the first layer.
+    """
     if isinstance(arch.head, Scores):
-        widths = [1]
-        graph.projection("head.scores", x, parts=["head"], key="head", k=arch.d_model, widths=widths, bias=True)
+        graph.projection("head.scores", x, k=arch.d_model, parts={"head": 1}, bias=True)
         graph.node("Squeeze", ["head.scores", _ints(graph, -1)], "scores")
     else:
         product = graph.node("Mul", [x, add_candidates(graph, first, "head.candidates", stem.history)], "head.product")
@@ -197,7 +182,7 @@ def add_scores(graph: GraphBuilder, arch: ArchSpec, stem: RankingStem, *, x: str
 
 
 def _rows(graph: GraphBuilder, name: str, make: Callable[[], AnyArray], history: int, *, last: bool) -> str:
-    """Rows of the table ``make()`` (heads, S + 1, S + 1) for all positions; all candidates use the last row."""
+    """Expands the table ``make()`` (heads, S + 1, S + 1) to one row per position; all candidates get the last row."""
     if last:
         return graph.store(f"{name}.last", lambda: make()[:, history:])
     padded = f"{name}.rows"
@@ -228,7 +213,7 @@ def _position_bias(graph: GraphBuilder, name: str, history: int, heads: int) -> 
 
 
 def _seen(history: int) -> npt.NDArray[np.float32]:
-    """The factors of pointwise attention's scores (mask and divisor), (1, S + 1, S + 1)."""
+    """The factors (1, S + 1, S + 1) by which pointwise attention multiplies scores: 0 if masked, else 1 / (S + 1)."""
     table = np.tril(np.ones((history + 1, history + 1), np.float32), -1)
     table[:, -1] = 1
     return table[None] / np.float32(history + 1)
@@ -236,8 +221,3 @@ def _seen(history: int) -> npt.NDArray[np.float32]:
 
 def _ints(graph: GraphBuilder, value: int) -> str:
     return graph.store(f"int.{value}", lambda: np.array([value], np.int64))
-
-
-def _reshape(graph: GraphBuilder, x: str, shape: Sequence[int], place: str) -> str:
-    name = f"shape.{'x'.join(map(str, shape))}"
-    return graph.node("Reshape", [x, graph.store(name, lambda: np.array(shape, np.int64))], place)

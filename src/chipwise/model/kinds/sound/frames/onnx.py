@@ -14,7 +14,7 @@ from chipwise.model.kinds.sound.stem import SoundStem
 
 
 def add_frames(graph: GraphBuilder, arch: ArchSpec, stem: SoundStem) -> str:
-    """The residual stream (B, T, D) from the input ``image``, a spectrogram (B, bands, frames).
+    """Adds the nodes from the input ``image``, a spectrogram (B, bands, frames), to the residual stream (B, T, D).
 
     Neighbouring frames are gathered, concatenated and multiplied, because ONNX Runtime has fast int8 matrix products on
     CPUs, but no fast int8 Conv.
@@ -30,19 +30,17 @@ def add_frames(graph: GraphBuilder, arch: ArchSpec, stem: SoundStem) -> str:
         seen = graph.node("Gather", [padded, places], f"{place}.seen", axis=1)
         k = conv.kernel * into
         side = reshaped(graph, seen, [0, count, k], f"{place}.side")
-        x = graph.projection(f"{place}.out", side, parts=[place], key=place, k=k, widths=[conv.channels], bias=True)
+        x = graph.projection(f"{place}.out", side, k=k, parts={place: conv.channels}, bias=True)
         x = graph.node("Gelu", [x], f"{place}.activation", domain=MICROSOFT)
-    shape = (arch.max_tokens, arch.d_model)
-    table = graph.store("positions.weight", lambda: graph.weight("positions.weight", shape))
-    return graph.node("Add", [x, table], "stem.out")
+    return graph.node("Add", [x, graph.tensor("positions.weight", arch.max_tokens, arch.d_model)], "stem.out")
 
 
 def neighbours(count: int, kernel: int, stride: int) -> npt.NDArray[np.int64]:
-    """Numbers of the padded frames that each of ``count`` outputs reads, (count, kernel)."""
+    """For each of ``count`` outputs, the indices of the padded frames that the output reads: (count, kernel)."""
     return stride * np.arange(count)[:, None] + np.arange(kernel)
 
 
 def add_characters(graph: GraphBuilder, arch: ArchSpec, x: str) -> None:
-    """``logits`` (B, T, characters) from every position's normed state."""
-    graph.projection("logits", x, parts=["head"], key="head", k=arch.d_model, widths=[arch.outputs], bias=True)
+    """Adds the output ``logits`` (B, T, characters), computed from the normed state at each position."""
+    graph.projection("logits", x, k=arch.d_model, parts={"head": arch.outputs}, bias=True)
     graph.output("logits", ["batch", arch.max_tokens, arch.outputs])

@@ -14,9 +14,9 @@ from chipwise.model.ops.op import Op
 
 
 def lower_sound(arch: ArchSpec, stem: SoundStem, *, weights: str, batch: int) -> Iterator[tuple[str, Op]]:
-    """The operators from ``batch`` sounds to the residual stream, each with its name inside the stem.
+    """Yields the operators from ``batch`` sounds to the residual stream, as pairs (name inside the stem, operator).
 
-    Convolutions stay in FP32 for every ``weights``.
+    ``weights`` is the format of the matrix. Convolutions are always in FP32.
     """
     d, rows = arch.d_model, batch * stem.tokens
     lengths = stem.areas()
@@ -44,19 +44,17 @@ def _conv(conv: SoundConv, place: str, *, into: int, batch: int, positions: int)
     if conv.kernel * into >= DENSE_CONV:
         yield place, Matmul(m=rows, k=conv.kernel * into, n=conv.channels, bias=conv.bias)
     else:
-        yield (
-            place,
-            ConvOp(
-                batch=batch,
-                positions=positions,
-                in_channels=into,
-                out_channels=conv.channels,
-                taps=conv.kernel,
-                input_positions=positions * conv.stride,
-                bias=conv.bias,
-                centred=True,
-            ),
+        op = ConvOp(
+            batch=batch,
+            positions=positions,
+            in_channels=into,
+            out_channels=conv.channels,
+            taps=conv.kernel,
+            input_positions=positions * conv.stride,
+            bias=conv.bias,
+            centred=True,
         )
+        yield place, op
     if conv.norm == "group":  # normed per channel, over time
         yield f"{place}.norm", NormOp(rows=batch * conv.channels, width=positions, norm="layernorm", bias=True)
     elif conv.norm == "layer":
