@@ -161,7 +161,7 @@ PROMISES = (
     Promise(2, "Used shares of the peak FLOPs and of the bandwidth, and each operator's arithmetic intensity.",
             "estimate", MFU),
     Promise(3, "Matrix units by number format, with their tile sizes.", "sheet", r"tile\.bf16 +\S+"),
-    Promise(4, "Fused kernels are distinguished from single ones.", "fused", FUSED),
+    Promise(4, "Fused kernels are distinguished from unfused ones.", "fused", FUSED),
     Promise(5, "Attention in tiles that stay on the chip.", "explain", r"attention\.attend.*?\d+ %"),
     Promise(6, "Widths that suit the chip's tiles.", "grow",
             r"predicted effect of alignment[\s\S]*?\)\s.*"),
@@ -193,7 +193,7 @@ PROMISES = (
     Promise(24, "Batches filled by tokens, and the load at which a server saturates.", "batching",
             r"saturates at \S+ requests/s"),
     Promise(25, "Model and serving designed together, instead of one after the other.", "search", TRAINED,
-            "a gate for CI, and a new search that starts when measurements in use drift"),
+            "a gate for CI, and a new search that starts when measurements of deployed models drift"),
     Promise(26, "Ranking models.", "space ranking", DISTINCT,
             "a measured ranker sharded over processes, to compare with its prediction; tables of realistic size"),
     Promise(27, "Compilers that tune the chosen model.", "compiled",
@@ -239,8 +239,8 @@ PROMISES = (
     Promise(58, "Fewer heads, wider feed-forward.", "explain", r"\d+ KV heads -> \d+"),
     Promise(59, "A search that is better than random search.", "strategies", r"random +as a baseline",
             "a gain on real training runs; there, searches only equalled random search"),
-    Promise(60, "Predictors that learn from devices in use.", "runtimes", r"\d+ runtimes",
-            "reading devices' measurements as they arrive (chipwise teach reads tables and kits)"),
+    Promise(60, "Predictors that learn from deployed devices.", "runtimes", r"\d+ runtimes",
+            "reading devices' measurements as they arrive (chipwise teach reads tables and kits' results)"),
     Promise(61, "Dozens of different target devices.", "devices", r"(?m)^xring-o1 +.*?GB/s"),
     Promise(62, "Spaces and tables of other search projects.", "strategies", r"gradient .*?DARTS",
             instead="reading the spaces of such projects where they are installed"),
@@ -332,9 +332,9 @@ def page(rows: list[str]) -> str:
         "# What the field promises\n\n"
         "Three texts about models that are designed for their hardware name 76 capabilities. The table states each\n"
         "capability in our own words, with a command that shows how far chipwise provides it, and a figure that the\n"
-        "command printed. The status *in part* or *not yet* is followed by what is missing, *needs hardware* by the\n"
-        "hardware that is missing. `python docs/scripts/promises.py` runs all commands and writes this page; the\n"
-        "times of searches and measurements are those of the machine on which the script ran last. `block.py`\n"
+        "command printed. After the status *in part* or *not yet*, the table says what is missing; after *needs\n"
+        "hardware*, it names the missing hardware. `python docs/scripts/promises.py` runs all commands and writes this\n"
+        "page; the times of searches and measurements are those of the machine on which the script ran last. `block.py`\n"
         "contains two layers of PyTorch's `nn.TransformerEncoder` of width 128, and eight experts of 128 x 256;\n"
         "`notes.txt` is a part of Python's manual. A figure from `measure --profile` shows the number of operators,\n"
         "the time of a pass, and the ratio of this time to that of a pass of the unchanged graph.\n\n"
