@@ -79,13 +79,13 @@ class ModelEntry(_Entry):
 
 @dataclass(frozen=True, repr=False)
 class RuntimeEntry(_Entry):
-    """One runtime: whether chipwise can predict its times, can measure in it, and finds it installed here."""
+    """One runtime: whether chipwise can predict its times and run models in it, and what is missing on this machine."""
 
     title: str
     aliases: tuple[str, ...]
     estimated: bool
     measured: bool
-    missing: str | None  # why it cannot be measured here
+    missing: str | None  # why chipwise cannot measure models in this runtime here
 
 
 @dataclass(frozen=True, repr=False)

@@ -209,7 +209,7 @@ def estimate(
         pp: Pipeline-parallel degree.
         ep: Expert-parallel degree.
         dp: Data-parallel replicas of attention.
-        images: Images per request, for models that read images; their tokens are added to ``prompt``.
+        images: Images per request, for models that read images. The tokens of the images are added to ``prompt``.
         image_size: Width and height of the images in pixels.
         audio_s: Seconds of sound per request, for an audio model, instead of a prompt. Default: 30 for Whisper, else
             10.

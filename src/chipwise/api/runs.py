@@ -301,7 +301,7 @@ def shrink(
 
     The result is exported and measured next to the original. If a ``device`` is given, times are predicted for it
     instead of measured. A ``.gguf`` file is not pruned, but only stored in narrower number formats, as by
-    :func:`quantize`; so is a folder if ``tpot`` or ``to="gguf"`` is given.
+    :func:`quantize`. The same applies to a folder if ``tpot`` or ``to="gguf"`` is given.
 
     Args:
         folder: A Hugging Face folder of a BERT-style encoder or a Llama-style decoder with its tokenizer.json, or of an
@@ -401,7 +401,7 @@ def report(folder: str | Path) -> RunRecord:
 def compare_runs(first: str | Path, second: str | Path) -> TwoRuns:
     """Compares two runs of one task: limits, predictions, measurements, winners and Pareto fronts.
 
-    Of an unfinished run, only the results so far are compared.
+    For an unfinished run, only the results so far are compared.
 
     Raises:
         StudyError: A folder holds no run.

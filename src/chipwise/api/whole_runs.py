@@ -14,9 +14,9 @@ from chipwise.predict.whole_runs.phone_models import estimate_parts as parts
 
 
 def law_of(model: str, device: str, part: str | None = None) -> WholeRunLaw | None:
-    """Returns which cost model predicts ``model`` on ``device``, if it is one that was fitted to whole runs.
+    """Returns the cost model, fitted to whole runs, that predicts ``model`` on ``device``: ``pictures`` or ``parts``.
 
-    These cost models are ``pictures`` and ``parts``. ``None`` means that the model is predicted kernel by kernel.
+    The result is ``None`` if the model is predicted kernel by kernel.
 
     Args:
         model: See :func:`estimate`.

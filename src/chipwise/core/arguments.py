@@ -22,7 +22,7 @@ from chipwise.errors import InputError, SpecError, UnknownName, nearest, short
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
-_AT_LEAST = {  # least value by argument name; a name means the same in every public function
+_AT_LEAST = {  # least value by argument name; an argument's name has the same meaning in every public function
     **dict.fromkeys(("prompt", "new", "batch", "threads", "microbatches", "workers", "count", "window"), 1),
     **dict.fromkeys(("tp", "pp", "ep", "dp"), 1),
     **dict.fromkeys(("steps", "accumulate", "shared_steps"), 1),

@@ -1,4 +1,4 @@
-"""Reads CSV tables row by row: a bad row gives an error for that row, a bad file an error for the file."""
+"""Reads CSV tables. A bad cell is an error of its row only; a bad file is an error of the whole table."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def read_rows(
     The mappings contain the columns in ``known`` (by default all columns), except those in ``without``.
 
     Raises:
-        SpecError: The file is missing or not a table, lacks a column of ``required``, has a column twice, or has a
-            column whose name seems to be misspelled.
+        SpecError: The file is missing, is not a table or has no rows; or it lacks a column of ``required``, has a
+            column twice, or has a column whose name seems to be misspelled.
     """
     text = read_text(path, most=MOST_TABLE_BYTES)
     try:
@@ -81,7 +81,7 @@ def whole(row: Mapping[str, str], name: str, *, default: int | None) -> int:
     """The whole number in a cell; ``default`` if the cell is empty.
 
     Raises:
-        SpecError: The cell is not a whole number, or is empty without a default.
+        SpecError: The cell is not a whole number, or it is empty and there is no default.
     """
     if not row.get(name) and default is not None:
         return default

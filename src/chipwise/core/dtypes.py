@@ -72,7 +72,7 @@ OF_WEIGHTS = {
 """Other names of weight formats, used by checkpoints and serving engines."""
 _DIGITS = r"(\d+(?:\.\d+)?)"
 _WRITTEN: tuple[tuple[str, str], ...] = (
-    (r"q[28]_k_(?:s|m|l|p|xl)", "q{0}"),  # q2_k and q8_0, whatever letter follows
+    (r"q[28]_k_(?:s|m|l|p|xl)", "q{0}"),  # any letter after q2_k or q8_k: q2_k or q8_0
     (r"q([3456])_k_(?:l|p|xl|xxl)", "mix{0}"),
     (r"q6_k_[sm]", "mix6"),
     (r"q4_0_[48]_[48]", "q4_0"),  # repacked for Arm's instructions
@@ -91,7 +91,7 @@ _WRITTEN: tuple[tuple[str, str], ...] = (
     (r"fp8(?:_.*)?", "fp8"),
     (r"nvfp4(?:_.*)?", "nvfp4"),
 )
-"""Patterns of other spellings, each with a template of the format it stands for; ``_meant`` completes the template."""
+"""Patterns of other spellings. Each has a template for the format that it means; ``_meant`` completes the template."""
 _LETTER = {"2": "q2_k", "8": "q8_0"}
 _MIX = {"3": "q3_k_l", "4": "q4_k_m", "5": "q5_k_m", "6": "q6_k"}
 _NEAREST = ((2.8, "q2_k_block"), (3.3, "iq3_xxs"), (4.4, "int4_g128"), (5.6, "q5_k"), (7.0, "q6_k"), (8.0, "int8"))

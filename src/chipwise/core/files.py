@@ -192,7 +192,8 @@ for _each in (_Loader, _FastLoader):
 def _loader(text: str) -> type[yaml.SafeLoader]:
     """The fast loader if ``text`` cannot be nested too deeply for it, else the slow one.
 
-    Each level of nesting needs a bracket, a dash, a question mark or more indentation, so these are counted.
+    Each level of nesting needs a bracket, a dash, a question mark or more indentation. So the function counts these
+    characters and adds the largest indentation.
     """
     openings = sum(text.count(sign) for sign in "[{-?")
     indent = max((len(line) - len(line.lstrip(" ")) for line in text.splitlines()), default=0)

@@ -20,7 +20,7 @@ Z95 = NormalDist().inv_cdf(0.975)  # half-width of a normal 95 % interval, in st
 
 LEAST_SHARE = 0.1  # least share of the samples in the smaller group
 LEAST_RATIO = 1.15  # least ratio of the two groups' medians
-LEAST_SEPARATION = 4.0  # a normal distribution cut in half has 2.7, a uniform one 3.5
+LEAST_SEPARATION = 4.0  # least Ashman's D; the halves of a normal distribution have 2.7, of a uniform one 3.5
 
 
 def normal_density(z: npt.ArrayLike) -> Float64Array:
@@ -165,9 +165,9 @@ def percentile_interval(samples: Sequence[float], share: float, *, confidence: f
     """The ``share`` percentile with a distribution-free interval between two order statistics.
 
     The number of samples below the true percentile is binomial; if it is at least k, the percentile lies above the k-th
-    smallest sample. Each bound may be wrong with probability (1 - ``confidence``) / 2. The lower bound is
-    None if even the smallest sample would be wrong more often; the upper bound is None if even the largest sample would
-    be. At 95 % confidence, 200 samples do not bound a P99 from above, but 368 do.
+    smallest sample. Each bound may be wrong with probability (1 - ``confidence``) / 2. If even the smallest sample
+    would be wrong more often as a lower bound, the lower bound is None; the same holds for the largest sample and the
+    upper bound. At 95 % confidence, 200 samples do not bound a P99 from above, but 368 do.
 
     Raises:
         ValueError: There are no samples.

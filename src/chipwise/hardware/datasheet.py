@@ -41,10 +41,10 @@ from chipwise.hardware.typed import DATA
 from chipwise.hardware.typed import names as names
 
 GPU_SHARES_OF_MACS = ((36e9, 2 / 3), (math.inf, 3 / 4))
-"""Pairs (size in bytes, share): on a Mac with less memory than the size, macOS lets the GPU use this share of it. From
-``recommendedMaxWorkingSetSize`` in llama.cpp's log (21,845 of 32,768 MB, 49,152 of 65,536: ggml-org/llama.cpp issues
-1826 and 1870). macOS 26 allows more (107.5 of 128 GiB: antirez/ds4 pull request 893), and ``sudo sysctl
-iogpu.wired_limit_mb=N`` sets it."""
+"""Pairs (size in bytes, share): on a Mac with less memory than this size, macOS lets the GPU use this share of the
+memory. Source: ``recommendedMaxWorkingSetSize`` in llama.cpp's log (21,845 of 32,768 MB, 49,152 of 65,536:
+ggml-org/llama.cpp issues 1826 and 1870). macOS 26 allows more (107.5 of 128 GiB: antirez/ds4 pull request 893), and
+``sudo sysctl iogpu.wired_limit_mb=N`` changes the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class DeviceProfile:
         """Dense operations per second of the fastest engine in ``dtype``.
 
         A system on a chip runs transformers on its GPU and CPU; its NPU counts only if ``part`` is ``npu`` or there is
-            no other engine.
+        no other engine.
 
         Args:
             dtype: A number format.
@@ -129,7 +129,7 @@ class DeviceProfile:
         )
 
     def rate(self, *dtypes: str, kind: str | None = None, part: str | None = None) -> float | None:
-        """Like :meth:`peak`, in the first of ``dtypes`` with a published rate; None if no such rate is published."""
+        """Like :meth:`peak`, but for the first of ``dtypes`` with a published rate; None if none of them has one."""
         for dtype in map(DType.named, dtypes):
             rates = [rate for engine in self._engines(kind, part) if (rate := engine.rate(dtype)) is not None]
             if rates:
@@ -377,7 +377,9 @@ def memory_held(stem: str) -> float:
 
 
 def said_of(name: str) -> str | None:
-    """A note on the device that ``name`` means, if the name is ambiguous or states another memory size; else None.
+    """A note on the device that ``name`` means; None if the name needs no note.
+
+    There is a note if the name is ambiguous, names a cloud machine, or states another memory size than the data sheet.
 
     Raises:
         UnknownName: No device has this name.

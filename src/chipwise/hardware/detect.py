@@ -23,7 +23,7 @@ INSTRUCTIONS = {  # names of instruction sets by their flags in /proc/cpuinfo, t
     "asimddp": "NEON with dot products",
     "asimd": "NEON",
 }
-SATURATING = frozenset({"AVX-512 without VNNI", "AVX2 without VNNI", "SSE4.1"})  # add int8 products in 16 bits
+SATURATING = frozenset({"AVX-512 without VNNI", "AVX2 without VNNI", "SSE4.1"})  # sums of int8 products have 16 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from chipwise.hardware.detect import Machine
 
 SCHEMA = "chipwise.machine/1"
 RENAMED = {"anchors": "reference_s", "lessons": "calibration_models"}  # old names of fields in stored profiles
-HOT_C = 90.0  # temperature at which processors slow down at the latest (95 to 105 °C by their sheets), less a reserve
+HOT_C = 90.0  # limit of processors (95 to 105 °C in their data sheets, above which they slow down), less a margin
 LARGE = ".large"  # suffix of checks on models that do not fit in caches
 LARGE_BYTES = 1e8  # stored weights above which a model counts as large
 EXTRAPOLATION = 0.25
@@ -189,7 +189,7 @@ class Thermal:
 
         Raises:
             Unsupported: The machine's temperature or the ambient temperature was not recorded, or ``ambient_c`` is too
-                high for long load.
+                high for sustained load.
         """
         if self.temperature_c is None or self.ambient_c is None or self.temperature_c <= self.ambient_c:
             raise Unsupported(

@@ -10,7 +10,8 @@ PHONE_LOAD_W, PHONE_IDLE_W, PHONE_LOG_HALFWIDTH = 11.1, 1.7, 0.64
 """Wall power in watts of small machines with phone chips, under load and idle; log half-width of its 90 % interval.
 
 Geometric means over the machines with published wall power: MacBook Neo (A18 Pro), Radxa Dragon Q6A (QCS6490), Orange
-Pi 5 Max (RK3588), Raspberry Pi 5 and 4, HiFive Premier P550 (only loaded: its idle power is close to its loaded power).
+Pi 5 Max (RK3588), Raspberry Pi 5 and 4, HiFive Premier P550 (only its power under load, which is close to its idle
+power).
 The interval is a prediction interval by Student's t for another such machine. Source: geerlingguy/sbc-reviews 968b675.
 """
 

@@ -348,10 +348,11 @@ def default_runtime(
 ) -> str:
     """The default runtime: vLLM on server chips, ONNX Runtime on Hailo's chips, llama.cpp on consumer chips.
 
-    A weight format of GGUF or MLX files implies the runtime that reads such files, if it runs on the device. Formats of
-    server checkpoints (fp8, int4, …) imply vLLM on a GeForce and ONNX Runtime on CPU cores. Image models (``images``)
-    run in compiled PyTorch on GPUs, and on other chips in ONNX Runtime if possible. On a GeForce, the default is
-    llama.cpp for ``one_user``, but vLLM for servers, such as those of a fleet.
+    A weight format of GGUF, MLX or chipwise's ONNX files implies the runtime that reads such files, if this runtime
+    supports the device. On consumer GPUs in CUDA or ROCm, formats of server checkpoints (fp8, int4, …) imply vLLM; on
+    CPU cores, ``int8`` and ``int4`` imply ONNX Runtime. Image models (``images``) run in compiled PyTorch on GPUs, and
+    on other chips in ONNX Runtime if possible. On a GeForce, the default is llama.cpp for ``one_user``, but vLLM for
+    servers, such as those of a fleet.
     """
     platform = platform_of(device)
     if images:

@@ -61,9 +61,9 @@ OF_GENIE = {"w4a16": "q4_0", "int4": "q4_0", "w8a16": "q8_0", "w4": "q8_0"}
 On every chip, ``w4``, whose activations are floats, decodes at half the speed of ``w4a16``, as 8-bit weights would.
 """
 AS_GGUF = {"4bit": "q4_0", "4-bit": "q4_0", "8bit": "q8_0", "8-bit": "q8_0"}
-"""The format that llama.cpp reads if a format's name states only a number of bits."""
+"""For a name that states only a number of bits: the format of that width that llama.cpp reads."""
 AS_INTEGERS = {"4bit": "int4", "4-bit": "int4", "8bit": "int8", "8-bit": "int8"}
-"""The same for runtimes that read integer formats."""
+"""For a name that states only a number of bits: the format of that width in runtimes that read integer formats."""
 _MEANT = {
     **{name: AS_INTEGERS for name, formats in NARROWER.items() if "int4" in formats},
     **dict.fromkeys(("genie", "geniex"), OF_GENIE | AS_GGUF),
@@ -72,7 +72,7 @@ _MEANT = {
 
 
 def format_in(runtime: Runtime, weights: str) -> str:
-    """The format that ``weights`` means in ``runtime``. A bare number of bits means a format that the runtime reads."""
+    """The format that ``weights`` means in ``runtime``, such as a 4-bit format that the runtime reads for ``4bit``."""
     meant = _MEANT.get(runtime.name, {})
     name = weights.strip().lower()
     return meant.get(name) or meant.get(format_name(weights)) or format_name(weights)
@@ -140,7 +140,10 @@ def owned(device: DeviceProfile) -> bool:
 
 
 def most_devices(device: DeviceProfile, runtime: Runtime | None = None) -> int:
-    """The largest sensible number of chips for one model: 1 for built-in chips, 2 for consumer cards."""
+    """The largest sensible number of chips for one model: 1 for built-in chips, 2 for consumer cards, 8 for others.
+
+    It is also 1 in runtimes that cannot spread a model over several chips.
+    """
     if runtime is not None and runtime.name not in SPREADS:
         return 1
     alone = device.kind in ("soc", "cpu") or platform_of(device) in _ALONE

@@ -153,7 +153,7 @@ def meant(name: str, memory_of: Callable[[str], float]) -> Meant:
 
 
 def _without_machine(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Removes the kind of Mac, such as MacBook Pro, from ``words`` if they name a chip too."""
+    """Replaces the name of a Mac, such as MacBook Pro, by ``apple``, if ``words`` contains other words too."""
     for machine in APPLE_MACHINES:
         for i in range(len(words) - len(machine)):
             if words[i : i + len(machine)] == machine:

@@ -116,7 +116,7 @@ class TaskSuite:
         assert (sizes > 0).all()
 
     def test_batches_follow_from_their_number_and_the_seed(self, tmp_path: Path) -> None:
-        """Equal arguments give equal batches, others give others; axis 0 of each array has one entry per example."""
+        """The same arguments give the same batch, different ones a different batch; axis 0 has an entry per example."""
         from chipwise.training.data.recipe import Recipe
 
         arch, opened = self.design().arch, self.opened(tmp_path)
