@@ -54,7 +54,7 @@ class ArchSpec(Trunk, Result, Stored):
     stem: Stem
     head: Head = field(default_factory=LmHead)
     name: str = "model"
-    encoder: tuple[Layer, ...] = ()  # layers that ``cross`` attends to; norms and embedding as in the decoder
+    encoder: tuple[Layer, ...] = ()  # layers whose output ``cross`` attends to; norms and token table as in the decoder
     encoder_d_model: int = 0  # 0: d_model; an encoder of a different width has its own token table
     encoder_stem: SoundStem | None = None  # stem of an encoder that reads sound instead of tokens
     towers: tuple[ArchSpec, ...] = ()  # encoders of images or sound; their heads make tokens for the decoder

@@ -34,9 +34,9 @@ _LATER: dict[type, tuple[tuple[str, Any], ...]] = {}  # for each class: names an
 
 
 def unbuilt(value: Any, *, free: Collection[str] = ()) -> Iterator[str]:
-    """Yields a phrase for each field of ``value`` that is marked ``later`` (see :func:`_later`) and not at its default.
+    """Yields a phrase for each field of ``value`` that is marked ``later`` and does not have its default value.
 
-    Fields in ``free`` are skipped.
+    Fields in ``free`` are skipped. :func:`_later` says which fields are marked.
 
     >>> from chipwise.model.published.read import resolve
     >>> next(unbuilt(resolve("smolvlm-256m")))

@@ -20,7 +20,7 @@ class FeedForward:
     gated: bool = True
     bias: bool = False
     sub_norm: bool = later(False)  # a LayerNorm before the last matrix (EVA02)
-    groups: int = later(1)  # blocks of block-diagonal matrices: one feed-forward per part of the channels
+    groups: int = later(1)  # blocks in each matrix: each part of the channels has its own feed-forward
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -153,7 +153,7 @@ class Stem:
         return ()
 
     def own_biases(self, buckets: int) -> int:
-        """How many more position biases per head an exported file stores than the model, which has ``buckets``."""
+        """Number of biases per head that an exported file stores in addition to the model's ``buckets`` biases."""
         return 0
 
     @property

@@ -42,7 +42,7 @@ class Grid:
         block: Number of values along k that share a scale: 16, 32, 64 or 128. GGUF files have 32.
         symmetric: Whether all blocks have the same zero point; otherwise each block stores its own.
         positive: Whether scales must be positive, as for XNNPACK. A negative scale can map the value with the largest
-        magnitude to -8 even if that value is positive.
+            magnitude to -8 even if that value is positive.
     """
 
     block: int = BLOCK

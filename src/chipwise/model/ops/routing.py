@@ -20,7 +20,7 @@ class RouteOp:
     topk: Size
 
     def work(self) -> Work:
-        """FLOPs per score: 5 for softmax, ``topk`` comparisons.
+        """FLOPs per score: 5 for the softmax, and ``topk`` for comparisons.
 
         For each chosen expert, a weight and an index are written, each of 32 bits.
         """

@@ -181,7 +181,7 @@ class Conditions:
         Args:
             name: The choice.
             chosen: For each choice on which ``name`` depends: the index of the value that each candidate has, (count,).
-                If ``name`` also depends on the layer: under the key ``layer``, the number of each candidate's slot,
+                If ``name`` also depends on the layer, the key ``layer`` has the number of each candidate's slot,
                 (count,).
             count: Number of candidates.
         """

@@ -180,12 +180,13 @@ class SpaceSpec:
                 raise SpecError(f"{word!r} is not an accepted value; {nearest(word, TIES)}", field=where)
 
     def _check_missing_blocks(self) -> None:
-        """Checks choices of layers that lack a block.
+        """Checks the choices for layers without attention or feed-forward, and for grouped feed-forwards.
 
         Adds a condition: a layer without a feed-forward always has the first of the listed feed-forward widths.
 
         Raises:
-            SpecError: Models of this kind cannot have such layers, or cannot have them together with convolutions.
+            SpecError: Models of this kind cannot have such layers, or cannot have them together with convolutions; or
+                the number of groups does not divide a width.
         """
         for name, values, possible in (
             ("heads", self.layer.heads, self.own is None),

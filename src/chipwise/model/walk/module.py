@@ -68,7 +68,7 @@ def matrix_inputs(
         import torch
 
         model, kept, counts = load(arch, weights), dict[str, Float32Array](), dict[str, int]()
-        owners, last = dict[str, str](), ("", torch.empty(0))  # q, k and v have the same input: one entry
+        owners, last = dict[str, str](), ("", torch.empty(0))  # q, k and v have the same input, which is kept once
 
         def keep(name: str, given: torch.Tensor) -> None:
             nonlocal last

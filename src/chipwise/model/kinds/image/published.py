@@ -33,7 +33,7 @@ _WHERE = "in image encoders"
 
 
 def _encodes(arch: ArchSpec) -> bool:
-    """True unless the model is a classifier whose blocks have no learned scale factors."""
+    """False for classifiers without learned scale factors of blocks, such as ViT; true for all other image models."""
     return not isinstance(arch.head, Classes) or any(layer.scale for layer in arch.layers)
 
 

@@ -130,9 +130,9 @@ class ImageStem(Stem):
         return tuple(Layer(attention=stage.attention, ffn=stage.ffn) for stage in self.stages)
 
     def own_biases(self, buckets: int) -> int:
-        """How many more position biases per head an exported file stores than the model has.
+        """Number of biases per head that an exported file stores in addition to the model's ``buckets`` biases.
 
-        The file has one per pair of positions, the model has ``buckets``.
+        The file stores one bias for each pair of positions.
         """
         return self.tokens**2 - buckets
 

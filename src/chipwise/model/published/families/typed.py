@@ -31,7 +31,7 @@ _YEAR = re.compile(r"\d{4}")  # year and month, in either order
 _RELEASE = re.compile(rf"v\d+(?:\.\d+)+|{_YEAR.pattern}")  # v0.3, 2507
 _MAKERS = frozenset({"deepseek", "meta", "nvidia"})  # makers that begin model names but are often omitted
 _UNIT = {"m": 1e6, "b": 1e9, "t": 1e12}
-MOST_POINTS = 4  # most underscores between digits that are tried as points
+MOST_POINTS = 4  # most underscores between digits that are tried as decimal points
 AS_ROUNDED = 0.06  # largest relative rounding of parameters in a name: phi4:14b has 14.7 billion
 
 
