@@ -36,7 +36,7 @@ class OpCost:
     compute_s: float | None = None  # from a data sheet: at the dense peak; if calibrated: the computing part
     memory_s: float | None = None  # from a data sheet: at the memory bandwidth; if calibrated: the streaming part
     launch_s: float | None = None
-    doubt: float = 0.0  # log half-width for costs that were not timed; fully correlated over operators
+    doubt: float = 0.0  # log half-width for costs that were not timed; all operators have this error in common
     saved_s: float = later(0.0)  # seconds already subtracted from ``latency_s`` because a cache keeps the pass's bytes
 
 

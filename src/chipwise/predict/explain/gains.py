@@ -20,7 +20,7 @@ Shares = dict[Key, float]
 ALIKE = 0.002  # relative difference of sizes within which two kernels share their model's error
 OPERATOR_SPREAD = 0.08
 """Standard deviation of the logarithmic error of one operator's time, for matrix products on a device in the fit.
-Operators have independent errors; the error of an operator in both passes cancels in the ratio of their times."""
+Errors of different operators are independent. If an operator is in both passes, its error cancels in the speedup."""
 OVERHEAD_SPREAD = 0.3
 """Standard deviation of the logarithmic error of the time outside kernels: host time, launches that captured graphs
 hide, and waiting for other requests' prompts."""
@@ -216,7 +216,7 @@ def _near(sizes: tuple[int, ...], others: tuple[int, ...]) -> bool:
 
 
 def _products(here: Shares, there: Shares) -> float:
-    """The combined share of the time that those matrix products take that are in ``here`` but not in ``there``."""
+    """The share of the time that goes to matrix products and experts that are in ``here`` but not in ``there``."""
     return sum(share for key, share in here.items() if class_of(key[0]) in ("matmul", "experts") and key not in there)
 
 

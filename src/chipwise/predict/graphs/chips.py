@@ -12,7 +12,7 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.taught import FileResult
 from chipwise.predict.graphs.law import Speeds, law
 
-RUNTIME = "onnxruntime"  # in which the law was fitted
+RUNTIME = "onnxruntime"  # the runtime of the runs to which the law was fitted
 OWN_RUNTIMES = ("onnxruntime", "ort", "onnx")
 NPU = "npu"
 CALL_S = {"gpu": 5e-6, "cpu": 2e-6, "soc": 3e-6, "npu": 3e-6, "tpu": 5e-6, "accelerator": 3e-6}

@@ -18,9 +18,9 @@ from chipwise.predict.graphs.npu_chips import Chip
 
 NOISE = 0.25  # standard deviation of the law's error for a model that it has not seen, as a logarithm
 DEVIATIONS = {"": 0.5, "flops": 0.25, "bytes": 0.25, "calls": 0.25}
-"""Expected standard deviations of ln(rate of a chip / rate of its generation or data sheet). The empty name is for the
-deviation that all rates share, and ``flops``, ``bytes`` and ``calls`` for those that rates with this unit share."""
-FORMAT_DEVIATION = 0.25  # how far the rates in one number format are expected to be from the others
+"""Expected standard deviations of ln(rate of a chip / rate of its generation or data sheet). The empty key is for a
+deviation that all rates share. Each other key is a unit and is for a deviation that all rates in this unit share."""
+FORMAT_DEVIATION = 0.25  # expected deviation of the rates in one number format from those in other formats
 STEPS = 8
 RESULTS = 5
 """Number of measured models in one number format from which the narrower intervals for taught chips apply."""
@@ -124,6 +124,6 @@ def models_in(precision: str, results: Iterable[FileResult]) -> int:
 
 
 def taught_by(label: str, results: Sequence[FileResult], precision: str) -> str:
-    """End of a sentence: to how many measured results the chip was fitted. The profile of the results is ``label``."""
+    """The end of a sentence that says to how many results of the profile ``label`` the chip's rates were fitted."""
     own = models_in(precision, results)
     return f", the chip to {len(results)} results of {label}, {own} of them in this format ({precision})"

@@ -1,11 +1,11 @@
 """Misaligned rows: how much longer matrix products take if rows cannot be loaded 16 bytes at a time.
 
 The size of one load is the largest power of two, up to 16 bytes, that divides the row size. Each halving below 16 bytes
-doubles the number of loads of a tile. It also disables features that kernels rely on: asynchronous copies below 4
-bytes, and the tensor memory accelerator (Hopper and later) below 16 bytes. The model of matrix products was fitted to
-tables without such rows, so this module uses published timings (``data/alignment.yaml``). With each halving, the time
-of the tiles grows by the same factor. The number of bytes moved stays the same, so memory-bound matrix products hardly
-change.
+doubles the number of loads of a tile. Small loads also rule out features that kernels rely on: asynchronous copies need
+at least 4 bytes, and the tensor memory accelerator (Hopper and later) needs 16 bytes. The model of matrix products was
+fitted to tables without misaligned rows, so this module uses published timings (``data/alignment.yaml``). With each
+halving, the time of the tiles grows by the same factor. The number of bytes moved stays the same, so memory-bound
+matrix products hardly change.
 
 References:
     NVIDIA, Matrix Multiplication Background User's Guide, section 2.2.

@@ -23,7 +23,7 @@ from chipwise.predict.kernels.times import Situation
 
 DATA = Path(__file__).parents[1] / "data"
 SHIPPED = "all"  # the fold that leaves nothing out
-NEAR = 0.5  # least nearness of a similar device in a family (RTX PRO 6000 and B200 are both Blackwell)
+NEAR = 0.5  # least nearness of similar devices (a family may have unlike ones: RTX PRO 6000 and B200 are Blackwell)
 STACKS = ("vllm", "sglang", "trtllm")
 PARTS = ("mean", "scale", "first", "second", "third", "low", "high")  # arrays of a network
 

@@ -32,8 +32,8 @@ from chipwise.model.ops.op import Op
 from chipwise.predict.kernels.times import KernelTimes, together
 
 NODE_CLOCKS = 4.5e3  # clocks per node of a graph: dispatch, shapes, memory allocation
-NODES = {"attention": 2.0, "conv": 1.5, "sample": 0.5}  # overhead of a kernel, in multiples of a node's
-INT8_NODES = 1.6  # overhead of an int8 matrix product in the same unit: a separate node quantises its input
+NODES = {"attention": 2.0, "conv": 1.5, "sample": 0.5}  # overhead of a kernel / overhead of a node
+INT8_NODES = 1.6  # the same for an int8 matrix product, whose input is quantised by a separate node
 SHARE = {"matmul": 1.5, "attention": 0.04, "conv": 0.015}  # share of the peak at the base clock that kernels reach
 SHARE_ELSEWHERE = 0.05
 INT8_FEW = 0.15  # share of the int8 rate for a single row

@@ -28,7 +28,7 @@ STEP_BYTES = 128.0  # bytes per step along K
 CLOCK_HZ = 1.9e9  # reference clock of the constants given in clocks
 FLOPS_PER_CLOCK = 4096.0  # 16-bit FLOPs per clock of the SM for which operand loading is stated
 NARROWEST = 0.1  # least share of FLOPS_PER_CLOCK for the loading rate
-JOULES_PER_FLOP = 0.7e-12  # board energy per 16-bit FLOP above which power does not limit a unit of FLOPS_PER_CLOCK
+JOULES_PER_FLOP = 0.7e-12  # energy that a unit of FLOPS_PER_CLOCK needs per 16-bit FLOP at its full clock
 UNITS = 16.0  # fallback if no unit count is published
 WIDEST_UNIT = 16384.0  # most 16-bit FLOPs per clock and unit; a larger systolic array counts as several units
 
@@ -42,7 +42,7 @@ class Machine:
     bandwidth_bytes_per_s: float
     cache_bytes: float  # shared by all units; 0 if none is published
     launch_ratio: float  # time of an empty kernel relative to a GPU's
-    power_ratio: float  # available over needed power per FLOP, see _power_ratio
+    power_ratio: float  # board power / power needed at the peak rate, see _power_ratio
     least_rows: int  # rows that one instruction multiplies: 16 for matrix engines, 1 for vector engines
     path: KernelPath
 
@@ -73,7 +73,7 @@ def _cache_bytes(device: DeviceProfile) -> float:
 
 
 def _power_ratio(device: DeviceProfile, path: KernelPath, unit_clocks_per_s: float) -> float:
-    """The board's power divided by the power that the path needs at its peak rate; at most 1.
+    """The board's power divided by the power that the path needs at its peak rate, from 0.2 to 1.
 
     It is 1 if the board's power is unknown. The energy needed per FLOP is proportional to the bytes of the number
     format. Wider units spread the cost of moving operands over more FLOPs, so the energy per FLOP falls with the square
@@ -108,7 +108,7 @@ class Parts:
 
 SHARED: Mapping[str, tuple[float, float]] = {
     "compute_share": (np.log(0.85), 0.3),  # log of the share of the dense peak inside a step
-    "power": (0.4, 0.05),  # exponent of the power ratio if power is short: clocks fall with its power of 1/3 to 1/2
+    "power": (0.4, 0.05),  # exponent with which clocks fall with the power ratio, expected from 1/3 to 1/2
     "memory_share": (np.log(0.85), 0.2),  # log of the share of the bandwidth
     "cache_share": (np.log(1 / 6), 0.3),  # log share of the cache in which one call's operands stay cached
     "cache_sharp": (np.log(4.0), 0.3),  # log of the sharpness of that limit

@@ -42,7 +42,8 @@ NPU_SLOWER: Mapping[str, float] = {
     "snapdragon-888": 1.5,
 }
 """Time to first token of language models on NPUs, relative to a Snapdragon 8 Elite (qai-hub-models 0.65.0, Genie).
-The last six figures were computed from times of parts of other models on these chips: their ratios to the power 1.6."""
+The last six figures were derived from other models, whose parts were timed on these chips: each is the ratio of those
+times to the power of 1.6."""
 NPU_GENERATION: Mapping[str, str] = {
     name: generation
     for generation, names in {

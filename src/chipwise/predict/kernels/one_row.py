@@ -20,7 +20,7 @@ from chipwise.predict.kernels import times_of
 from chipwise.predict.kernels.times import KernelTimes
 
 NARROW = ("fp8", "nvfp4", "mxfp4")  # formats of weights for which a separate kernel may quantise activations
-SCATTER = 1.25  # time of one row over that of two from which it counts as such a step
+SCATTER = 1.25  # a row is padded if it takes more than this many times as long as two rows
 
 
 def served_times(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:

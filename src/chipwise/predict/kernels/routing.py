@@ -50,9 +50,9 @@ def skew(routing: str) -> float | None:
 def load(tokens: Size, topk: Size, experts: Size, local: Size, *, routing: str, tile: Size) -> RoutedLoad:
     """Rows, active experts and padded rows of the busiest device. All arguments broadcast.
 
-    Uniform: of E experts, of which each token chooses k, E(1 - (1 - k/E)^tokens) are active, and each has a Poisson
-    number of rows. Balanced: all devices have the same number of rows (at least one, because the busiest device
-    determines the time), and min(local, rows) of a device's experts are active.
+    Uniform: of E experts, of which each token chooses k, E(1 - (1 - k/E)^tokens) are active, and all active experts
+    count with the mean number of rows. Balanced: all devices have the same number of rows (at least one, because the
+    busiest device determines the time), and min(local, rows) of a device's experts are active.
 
     Raises:
         SpecError: A size is below one.

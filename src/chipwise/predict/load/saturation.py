@@ -12,7 +12,7 @@ import numpy as np
 
 from chipwise.predict.load.fleet import Replica
 
-GAIN = 0.05  # if the last tenth of the sequences still gains this share, the number of sequences is the bottleneck
+GAIN = 0.05  # if the last tenth of the sequences adds at least this share to the rate, more sequences would help
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

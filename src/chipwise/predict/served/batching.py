@@ -39,7 +39,7 @@ class Constants:
     The times of single kernels are predicted elsewhere (``predict/kernels``).
     """
 
-    kernel_scale: float  # time of matrix products and attention in serving over their time alone, without launches
+    kernel_scale: float  # matrix products and attention: time in serving / time measured alone, without launches
     experts_scale: dict[str, float]  # by stack: the same ratio for the experts of mixtures
     gap_s: float  # gap between two kernels of a captured graph
     host_s: dict[str, float]  # by stack: host time per step that kernels do not hide

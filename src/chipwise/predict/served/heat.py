@@ -95,8 +95,8 @@ def slowdown(device: DeviceProfile, ambient_c: float, drawn: Predicted | None = 
             equally likely.
 
     Raises:
-        Unsupported: The data sheet lists no power (phone chips need none), or the surroundings are as hot as the
-            temperature limit.
+        Unsupported: The data sheet lists no power (phone chips need none), or the surroundings are at least as hot as
+            the device's temperature limit.
     """
     known = COOLING[cooling_of(device)]
     most_w = limit_w(device)

@@ -44,7 +44,7 @@ KINDS: Mapping[type[Stem], Ends] = {
     SentenceStem: Ends(sentence.stem, images.ends),
     SoundStem: Ends(sound.stem, images.ends),
 }
-"""The functions that lower each kind of model before and after its layers, by the class of the model's stem."""
+"""For each kind of model, by the class of its stem: the functions that lower what comes before and after the layers."""
 OFF_SHEETS: Mapping[type[Head], str] = {
     Denoiser: "denoiser; denoisers can only be estimated on a calibrated machine (--device here), published diffusion "
     "models only by their names (chipwise estimate DiT-XL/2)"

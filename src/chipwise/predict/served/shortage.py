@@ -170,7 +170,7 @@ def _fitting(short: dict[int, tuple[Request, Group]]) -> dict[int, tuple[Fitting
 def _first_fitting(
     requests: dict[int, Request], sorts: dict[int, Sequence[Sequence[Remedy]]] | dict[int, list[list[Remedy]]]
 ) -> dict[int, tuple[Fitting, ...]]:
-    """Maps the row of each request to changes: of each kind, the first one that makes the request fit in memory.
+    """Maps the row of each request to the first change of each kind that makes the request fit in memory.
 
     Both arguments have rows as keys. ``sorts`` lists the changes to try, in one list for each kind.
     """

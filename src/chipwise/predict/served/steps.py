@@ -52,8 +52,8 @@ class PassTimes:
     """Times of a pass, kernel by kernel.
 
     ``figures`` has the values of ``kernel_times.FIGURES`` for each operator and request, if all bytes come from memory.
-    ``counts`` says how often a pass runs each operator, in the row of the operator's class. ``saved`` says, for each
-    request, which share of the pass's time spent waiting for memory is saved because caches keep its bytes.
+    ``counts`` says how often a pass runs each operator, in the row of the operator's class. ``saved`` is, for each
+    request, the share of the time spent waiting for memory that caches save.
     """
 
     parts: tuple[PlacedOp, ...]

@@ -76,7 +76,7 @@ class JointTransformer:
     guidance: bool = False  # whether the guidance scale is an input
 
     def met(self) -> tuple[int, int]:
-        """As in :class:`ClassTransformer`, without the modulations, which are computed once per step."""
+        """As :meth:`ClassTransformer.met`, without the modulations, which are computed once per step."""
         both = 12 * (self.layers + self.single) * self.width**2
         return both + 4 * self.dual * self.width**2, both
 
@@ -111,7 +111,7 @@ class CrossTransformer:
     cross_norm: bool = False  # whether a norm with weights precedes cross-attention
 
     def met(self) -> tuple[int, int]:
-        """As in :class:`ClassTransformer`."""
+        """As :meth:`ClassTransformer.met`."""
         each = 6 * self.width**2 + 2 * self.width * self.ffn_width
         return self.layers * each, 2 * self.layers * self.width**2
 
@@ -136,7 +136,7 @@ class LinearTransformer:
     qk_norm: bool = True
 
     def met(self) -> tuple[int, int]:
-        """As in :class:`ClassTransformer`, including the parameters of the convolution."""
+        """As :meth:`ClassTransformer.met`, including the parameters of the convolution."""
         inner = round(self.ratio * self.width)
         each = 6 * self.width**2 + 3 * self.width * inner + 18 * inner
         return self.layers * each, 2 * self.layers * self.width**2
@@ -186,7 +186,7 @@ class UNet:
         return layers, sum(width / 4.0**halved for width, _, halved in blocks) / layers
 
     def met(self) -> tuple[float, float]:
-        """As in :class:`ClassTransformer`, where each latent is a position."""
+        """As :meth:`ClassTransformer.met`, where each latent is a position."""
         parts = list(self._parts())
         return sum(cells / 4.0**halved for cells, _, halved in parts), float(sum(text for _, text, _ in parts))
 

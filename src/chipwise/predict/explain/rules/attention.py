@@ -11,7 +11,7 @@ from chipwise.predict.explain.question import Case
 from chipwise.predict.explain.rules.change import attentions, each_attention, fewer_kv_heads, mixture
 
 ROPE = 64  # values of a key that carry the position
-RANKS_A_HEAD = 4  # size of the cached vector in heads: 512 for heads of 128
+RANKS_A_HEAD = 4  # size of the cached vector / size of a head: 512 values for heads of 128
 WINDOW = 1024
 EVERY = 6  # one layer in six has global attention
 
@@ -108,10 +108,10 @@ def latent_attention(case: Case) -> Iterator[Proposal]:
 
 
 def window(case: Case) -> Iterator[Proposal]:
-    """Proposes sliding windows of 1,024 tokens in five of six layers, if contexts are longer than the window.
+    """Proposes sliding windows of 1,024 tokens in five of six layers, for requests of at least 2,048 tokens.
 
     Most layers then attend only to recent tokens, and a few layers attend to all tokens. The rule applies if attention
-    takes 10 % of the time or more.
+    takes 10 % of prefill or decode or more.
     """
     tokens = case.question.prompt_tokens + case.question.new_tokens
     shares = {phase: case.share(phase, kind="attention") for phase in ("prefill", "decode")}

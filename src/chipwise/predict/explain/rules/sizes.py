@@ -24,7 +24,7 @@ from chipwise.predict.explain.rules.change import (
 SOURCE = "Anthony et al. 2024, The Case for Co-Designing Model Architectures with Hardware, arXiv:2401.14489"
 SIZES = (128, 64)  # head sizes supported by fused attention kernels
 SMALL = 2e9  # parameters
-LONGER = 0.06  # relative growth of texts in tokens for each halving of the vocabulary
+LONGER = 0.06  # relative growth of the number of tokens in a text for each halving of the vocabulary
 REACH = 0.06  # largest relative widening of a feed-forward
 
 
