@@ -1,4 +1,4 @@
-"""Reads CSV tables. A bad cell is an error of its row only; a bad file is an error of the whole table."""
+"""Reads and writes CSV tables. A bad cell is an error in one row; a bad file is an error for the whole table."""
 
 from __future__ import annotations
 

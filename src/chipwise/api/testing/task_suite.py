@@ -116,7 +116,7 @@ class TaskSuite:
         assert (sizes > 0).all()
 
     def test_batches_follow_from_their_number_and_the_seed(self, tmp_path: Path) -> None:
-        """The same arguments give the same batch, different ones a different batch; axis 0 has an entry per example."""
+        """Equal arguments give equal batches, and other arguments do not. Axis 0 of each array counts examples."""
         from chipwise.training.data.recipe import Recipe
 
         arch, opened = self.design().arch, self.opened(tmp_path)

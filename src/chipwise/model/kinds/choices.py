@@ -95,7 +95,7 @@ class Choices(ABC):
 
     @property
     def off_sheets(self) -> str:
-        """A phrase naming the models if their costs cannot be predicted from data sheets; empty if they can."""
+        """A phrase naming the models whose costs data sheets cannot predict; empty if data sheets can predict all."""
         return ""
 
     def unfit_norm(self, norm: Norm) -> str:

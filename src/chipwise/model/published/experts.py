@@ -18,7 +18,7 @@ def _expert(fields: Fields, width: str = "moe_intermediate_size", *, bias: bool 
 
 
 def read_mixtral(fields: Fields) -> dict[str, object]:
-    """Mixtral: eight experts instead of each feed-forward."""
+    """Mixtral: in each layer, experts (eight by default) instead of a single feed-forward."""
     windows = (fields.size_or_none("sliding_window"),) * fields.depth()
     return decoder(fields, layers(fields, attention(fields), _mixtral(fields), windows))
 

@@ -66,7 +66,7 @@ class GraphLaw:
 
     seconds: Mapping[str, float]
     reference: Speeds
-    halfwidth: float  # half of the 90 % interval as a logarithm, for a machine whose speeds were measured
+    halfwidth: float  # half-width of the 90 % interval in logarithms, for a machine whose speeds were measured
     taught_halfwidth: float  # half-width for a chip with a data sheet and five measured files
     unfitted_halfwidth: float  # half-width for a chip that is only known from its data sheet
     classes: Mapping[str, float]  # median error by class of operators, for model families left out of the fit

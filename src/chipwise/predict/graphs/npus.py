@@ -62,7 +62,7 @@ class Npu:
 
     @property
     def halfwidth(self) -> float:
-        """Half of the 90 % interval, as a logarithm."""
+        """Half-width of the 90 % interval in logarithms."""
         situation = "family" if self.fitted else "taught" if self.results >= RESULTS else "chip"
         widths = npu_law.law().halfwidths
         return widths.get(f"{situation}|{self.precision}", max(widths.values()))

@@ -50,7 +50,7 @@ class Chip:
 
     @property
     def halfwidth(self) -> float:
-        """Half of the 90 % interval, as a logarithm."""
+        """Half-width of the 90 % interval in logarithms."""
         if self.whole is not None:
             return self.whole
         taught = law().taught_halfwidth if self.results >= RESULTS else law().unfitted_halfwidth

@@ -105,7 +105,7 @@ class Fitted:
         return "sibling" if device.family in alike else "design" if alike else "unseen"
 
     def halfwidth(self, schedule: str, kinship: Kinship, fold: str, head_size: Float64Array) -> Float64Array:
-        """Half of the 90 % interval, as a logarithm, for each head size."""
+        """Half-width of the 90 % interval in logarithms, for each head size."""
         widths: Mapping[str, float] = self.facts["log_halfwidth"][schedule][fold][kinship]
         return np.where(head_size <= USUAL_HEAD, widths["usual"], widths["wide"])
 

@@ -94,7 +94,7 @@ class Fitted:
         return "sibling" if relatives and near else "unseen"
 
     def halfwidth(self, group: str, situation: Situation) -> float:
-        """Half of the 90 % interval, as a logarithm; the value for all groups together if ``group`` has none."""
+        """Half-width of the 90 % interval in logarithms; the value for all groups together if ``group`` has none."""
         table: Mapping[str, Mapping[str, float]] = self.facts["log_halfwidth"]
         return float(table.get(group, table["all"])[situation])
 

@@ -139,7 +139,7 @@ def _correction(
 
 @functools.cache
 def halfwidth(here: tuple[float, ...], path: str, fold: str, situation: Situation) -> float:
-    """Half of the 90 % interval, as a logarithm, from the errors on similar devices that a fit left out.
+    """Half-width of the 90 % interval in logarithms, from the errors on similar devices that a fit left out.
 
     Args:
         here: The figures of the device from :func:`hardware`.

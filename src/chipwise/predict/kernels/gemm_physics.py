@@ -108,7 +108,7 @@ class Parts:
 
 SHARED: Mapping[str, tuple[float, float]] = {
     "compute_share": (np.log(0.85), 0.3),  # log of the share of the dense peak inside a step
-    "power": (0.4, 0.05),  # exponent with which clocks fall with the power ratio, expected from 1/3 to 1/2
+    "power": (0.4, 0.05),  # clocks fall with this power of the power ratio, expected from 1/3 to 1/2
     "memory_share": (np.log(0.85), 0.2),  # log of the share of the bandwidth
     "cache_share": (np.log(1 / 6), 0.3),  # log share of the cache in which one call's operands stay cached
     "cache_sharp": (np.log(4.0), 0.3),  # log of the sharpness of that limit

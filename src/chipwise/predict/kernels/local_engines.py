@@ -42,8 +42,8 @@ NPU_SLOWER: Mapping[str, float] = {
     "snapdragon-888": 1.5,
 }
 """Time to first token of language models on NPUs, relative to a Snapdragon 8 Elite (qai-hub-models 0.65.0, Genie).
-The last six figures were derived from other models, whose parts were timed on these chips: each is the ratio of those
-times to the power of 1.6."""
+The last six figures were derived from parts of other models that were timed on these chips: each figure is the ratio of
+such a chip's times to those of a Snapdragon 8 Elite, raised to the power of 1.6."""
 NPU_GENERATION: Mapping[str, str] = {
     name: generation
     for generation, names in {

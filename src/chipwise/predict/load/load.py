@@ -76,7 +76,7 @@ class Load:
         return replace(self, prompt_tokens=prompt, new_tokens=np.minimum(self.new_tokens, longest - prompt))
 
     def silence(self) -> str | None:
-        """A warning if no request arrives during most of the load; None otherwise."""
+        """A warning if one gap between arrivals lasts half of the load's time or more; None otherwise."""
         gaps = np.diff(self.arrival_s)
         whole = float(gaps.sum())
         if len(gaps) < 2 or whole <= 0 or gaps.max() < 0.5 * whole or self.clients is not None:

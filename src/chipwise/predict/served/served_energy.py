@@ -48,7 +48,7 @@ class StepLoad:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Properties that this run shares with other runs, such as its GPU and its number of devices.
+        """Properties that this run may share with other runs, such as its GPU and its number of devices.
 
         Fitted rates have a deviation for each of these properties.
         """

@@ -52,7 +52,7 @@ class Where:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Properties that this run shares with other runs (engine, vendor, device, …), the most general first.
+        """Properties that this run may share with other runs (engine, vendor, device, …), the most general first.
 
         Fitted rates have a deviation for each of these properties.
         """

@@ -173,7 +173,7 @@ class Picture:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Properties that other runs share, such as the device; fitted rates have a deviation for each property."""
+        """Properties that other runs may share, such as the device; fitted rates have a deviation for each property."""
         gpu, sort = self.device.name, "video" if self.frames > 1 else "image"
         return gpu, sort, f"{gpu}|{sort}", f"n{self.devices}", f"{gpu}|n{self.devices}", f"{sort}|n{self.devices}"
 

@@ -28,7 +28,7 @@ def watts_law(device: DeviceProfile, shares: Shares, levels: tuple[str, ...]) ->
     Args:
         device: The board; each contribution is a share of its power limit.
         shares: Average utilisation in the run.
-        levels: Properties that other runs share, such as the GPU; fitted terms have a deviation for each property.
+        levels: Properties that other runs may share, such as the GPU; fitted terms have a deviation for each property.
 
     Raises:
         Unsupported: The device lists no board power.

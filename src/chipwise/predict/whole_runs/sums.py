@@ -68,7 +68,7 @@ class Constants:
     places: frozenset[str]
     devices: frozenset[str]
     vendors: frozenset[str]
-    splits: Mapping[str, int]  # parts of cross-validation by kind of fold; if missing, one per item
+    splits: Mapping[str, int]  # by kind of fold: parts into which its names are split; if missing, a part is one name
     source: str
 
     def terms(self, fold: str | None = None) -> Mapping[str, float]:
@@ -87,7 +87,7 @@ class Constants:
         return "sibling" if leave_out in ("none", "model", "device") and vendor in self.vendors else "unseen"
 
     def halfwidth(self, situation: str, place: str) -> float:
-        """Half of the 90 % interval, as a logarithm."""
+        """Half-width of the 90 % interval in logarithms."""
         found = self.halfwidths.get(f"{situation}|{place}")
         return self.halfwidths[f"{situation}|*"] if found is None else found
 

@@ -147,7 +147,7 @@ class Setup:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Properties that other runs share, such as the device; fitted rates have a deviation for each property."""
+        """Properties that other runs may share, such as the device; fitted rates have a deviation for each property."""
         device, kind = self.device, "cpu" if self.device.kind == "cpu" else "gpu"
         own, style = f"{kind}|{self.runtime}", f"{self.dtype}|{self.layout}"
         return (

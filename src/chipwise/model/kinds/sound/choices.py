@@ -86,7 +86,7 @@ class SoundSpace(Choices):
                 yield {"stride": [stride]}, {"window": fit}
 
     def stem_of(self, choices: Chosen, d_model: int) -> SoundStem:
-        """The stem that ``choices`` describe: Whisper's; if ``stride`` is 4, both convolutions have stride 2."""
+        """The stem that ``choices`` describe: Whisper's, but with stride 2 in both convolutions if ``stride`` is 4."""
         strides = (1, 2) if choices["stride"] == 2 else (2, 2)
         return SoundStem(
             seconds=self.seconds,

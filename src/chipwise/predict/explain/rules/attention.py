@@ -43,7 +43,7 @@ def kv_heads(case: Case) -> Iterator[Proposal]:
 def _kv_heads(case: Case, *, least_share: float) -> tuple[int, int | None]:
     """The largest number of KV heads in a layer, and about a quarter of this number.
 
-    None if attention takes less than ``least_share`` of decode.
+    The second number is None if it is not possible, or if attention takes less than ``least_share`` of decode.
     """
     found = attentions(case.arch)
     if not found or case.share("decode", kind="attention") < least_share:
@@ -111,7 +111,7 @@ def window(case: Case) -> Iterator[Proposal]:
     """Proposes sliding windows of 1,024 tokens in five of six layers, for requests of at least 2,048 tokens.
 
     Most layers then attend only to recent tokens, and a few layers attend to all tokens. The rule applies if attention
-    takes 10 % of prefill or decode or more.
+    takes at least 10 % of prefill or of decode.
     """
     tokens = case.question.prompt_tokens + case.question.new_tokens
     shares = {phase: case.share(phase, kind="attention") for phase in ("prefill", "decode")}

@@ -58,10 +58,10 @@ def half_as_deep(arch: ArchSpec) -> ArchSpec | None:
 
 
 def plain_ffn(case: Case) -> Iterator[Proposal]:
-    """Proposes plain feed-forwards instead of gated ones, if the activations are separate kernels that take much time.
+    """Proposes plain feed-forwards instead of gated ones, if activation kernels take 3 % of the kernel time or more.
 
     A gated feed-forward has three matrices and an activation with two inputs; a plain one has two matrices and an
-    activation with one input. The number of parameters stays the same.
+    activation with one input. The number of parameters stays about the same.
     """
     blocks = feed_forwards(case.arch)
     if not blocks or not blocks[0].gated or _share(case) < 0.03:

@@ -65,9 +65,9 @@ def up_to(value: int, multiple: int) -> int:
 def columns_of_tile(sheet: DeviceProfile | None, dtype: str) -> int:
     """Number of columns in an output tile of matrix products.
 
-    On this machine it is the width of a CPU vector, and on chips without a published tile it is 64. On GPUs it is at
-    least 128, because libraries build tiles from several instructions; cuBLAS and CUTLASS have used 128 columns since
-    Volta.
+    On this machine it is the width of a CPU vector, and on chips without a published tile it is 64. On GPUs with a
+    published tile it is at least 128, because libraries build tiles from several instructions; cuBLAS and CUTLASS have
+    used 128 columns since Volta.
     """
     if sheet is None:
         return 16  # sixteen 32-bit values: one AVX-512 register

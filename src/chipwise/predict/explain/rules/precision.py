@@ -90,7 +90,7 @@ def kv_precision(case: Case) -> Iterator[Proposal]:
 
 
 def activation_precision(case: Case) -> Iterator[Proposal]:
-    """Proposes int8 weights and activations, if the chip multiplies int8 but not fp8.
+    """Proposes int8 weights and activations in vLLM, SGLang and TensorRT-LLM, if the chip multiplies int8 but not fp8.
 
     Matrix products then run at the chip's int8 rate.
     """
