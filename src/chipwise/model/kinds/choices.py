@@ -95,7 +95,7 @@ class Choices(ABC):
 
     @property
     def off_sheets(self) -> str:
-        """A phrase naming the models whose costs data sheets cannot predict; empty if data sheets can predict all."""
+        """A phrase that names these models if data sheets cannot predict their costs; otherwise empty."""
         return ""
 
     def unfit_norm(self, norm: Norm) -> str:
