@@ -1,7 +1,7 @@
 """Parses the limits and objectives of a run file, such as ``tpot_p99: "<= 3 ms"``.
 
-In the name of a metric, ``@`` precedes a device, as in ``tpot_p50@h100-sxm`` (a limit on a device other than the run's
-target), or a task, as in ``accuracy@organ-system`` (a lower bound on a task's score).
+The name of a metric may end in ``@`` and a device or task. ``tpot_p50@h100-sxm`` limits the metric on a device other
+than the run's target; ``accuracy@organ-system`` sets a lower bound on a task's score.
 
 A limit is hard or soft. The soft limit ``tpot_p99: {limit: "<= 3 ms", penalty: 10 %}`` may be exceeded; for each 100 %
 of excess, 10 % are added to a design's bits per byte.
@@ -56,7 +56,7 @@ METRICS: dict[str, str] = {  # costs: name -> kind of unit; a task's own metric 
     "throughput": "rate",  # new tokens of all requests / median seconds of a whole request
     "peak_memory": "bytes",
     "parameters": "count",
-    "expected_loss": "count",  # nats per token on the law's text
+    "expected_loss": "count",  # nats per token that the scaling law expects
     "power": "power",  # mean watts while requests follow one another
     "joules_per_token": "energy",  # of a new token, including its share of prefill
     "usd_per_1k_tokens": "token_price",  # price of 1,000 new tokens, including their share of prefill

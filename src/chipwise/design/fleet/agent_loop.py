@@ -129,7 +129,8 @@ class LoopPart:
     def variants(self) -> list[tuple[int, LoopPart]]:
         """The part and its variants, each with a rank; the lower the rank, the more preferred the variant.
 
-        The rank is the sum of the positions of the variant's values; 0 is the position of the part's own value.
+        The rank is the sum of the positions of the variant's values in the lists of ``instead``, counted from 1. A
+        field that keeps the part's own value counts as 0.
         """
         options = [[getattr(self, name), *values] for name, values in self.instead.items()]
         found = []

@@ -29,7 +29,7 @@ from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.request import taken_for
 
 FORMAT = "chipwise plan 1"  # value of ``format`` in plan files
-SUREST = NormalDist().cdf(max(NODES)) - 1e-9  # highest probability that replays can show
+SUREST = NormalDist().cdf(max(NODES)) - 1e-9  # highest probability of meeting the limits that replays can show
 MUCH = 2.0  # a fleet this many times larger than needed is mostly margin
 DEPLOYED = ("device", "runtime", "weights", "tp", "pp", "ep", "dp")  # fields of an option's deployment
 SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "itl_p50", "itl_p99", "e2e_p50", "e2e_p99")
@@ -295,7 +295,7 @@ def planned(
 
 
 def _reasons(finder: Finder, limits: Mapping[str, float]) -> str:
-    """Reasons why each device named in the question has no fleet within the limits; appended to the error message."""
+    """Says for each device that the question names why it has no fleet within the limits, for the error message."""
     if len(finder.question.devices) < 2:
         return ""
     return "".join(f". {each.device}: {each.reason}" for each in left_out(finder, (), limits))

@@ -54,7 +54,10 @@ class Arrangement:
         return self.deployment.devices
 
     def request(self, question: FleetQuestion) -> Request:
-        """A request with the question's mean sizes in this arrangement, with twelve requests in flight."""
+        """A request in this arrangement, with the question's mean numbers of prompt tokens and new tokens.
+
+        Twelve requests are in flight for each pipeline stage of each data-parallel copy.
+        """
         shares = np.array([each.share for each in question.classes])
         prompt, new = (
             round(float(np.average([getattr(each, name) for each in question.classes], weights=shares)))

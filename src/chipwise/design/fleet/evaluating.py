@@ -46,7 +46,7 @@ from chipwise.predict.served.intervals import UNCHECKED_PROMPT
 from chipwise.predict.served.request import Request, resolved
 
 NODES = (-Z90, -0.8, 0.0, 0.8, Z90)
-MOST_LANES = 2  # lanes replayed of each of two pools, as a sample of all
+MOST_LANES = 2  # lanes that are replayed in each of two pools, as a sample of all lanes
 
 
 @dataclass(slots=True, kw_only=True)

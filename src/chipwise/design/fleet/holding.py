@@ -18,7 +18,7 @@ from chipwise.design.fleet.evaluating import NODES, Candidate, Evaluator, deviat
 from chipwise.design.fleet.question import FleetKind, FleetQuestion
 from chipwise.hardware import instances
 
-ONE_BY_ONE = 6  # how many times a replica is added before steps grow
+ONE_BY_ONE = 6  # numbers that are tried in steps of one, before steps grow
 Times = Mapping[str, float]
 
 

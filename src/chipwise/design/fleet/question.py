@@ -142,7 +142,7 @@ class FleetQuestion:
         confidence: Probability with which the limits must be met.
         arrivals: How requests arrive; see :func:`chipwise.predict.load.load.generate_load`.
         burstiness: Squared coefficient of variation of the gaps between requests, for gamma arrivals.
-        requests: Number of requests to replay per lane.
+        requests: Number of requests to replay per lane (one engine with its share of the load).
         trace: A file of requests, which replaces classes and rate.
         kv: KV-cache dtype.
         seed: Seed of the random load.

@@ -98,7 +98,7 @@ _NOT_RUN = {
     COMPRESSED: ("in vLLM",),
     "gguf": ("with a cache in FP16, llama.cpp's default",),
 }
-"""Maps a file type to the places where its files are meant to run, but were not run."""
+"""Maps a file type to what its check does not cover: programs, places or settings with which no file was run."""
 _COMPARED = {
     "onnx": ("model.onnx", "onnxruntime"),
     "openvino": ("model.onnx", "openvino"),

@@ -209,7 +209,7 @@ class GraphRows:
 
         The columns ``shape`` and ``value`` have the syntax of the command line's options, separated by semicolons.
         """
-        if not is_onnx(file := row.get("model", "")):  # tables cannot name modules, which would be run
+        if not is_onnx(file := row.get("model", "")):  # not modules: reading a table must not run code
             return None
         key = (file, row.get("shape", ""), row.get("value", ""))
         try:

@@ -15,7 +15,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.predict.explain.rules.change import columns_of_tile, each_ffn, feed_forwards, up_to
 
-STEP = 8  # columns added to a width of whole tiles; a row of 16-bit values then still fills whole pieces of 16 bytes
+STEP = 8  # columns added to a width of whole tiles; rows of 16-bit values are then still multiples of 16 bytes
 TIMES = {"ttft_p50": "TTFT", "tpot_p50": "TPOT", "latency_p50": "latency"}
 
 

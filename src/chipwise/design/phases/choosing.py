@@ -3,10 +3,10 @@
 Latency is cheap to predict and quality is expensive to measure, so a model is learnt only for bits per byte. Penalties
 of soft limits are applied to its predictions. A scaling law is fitted to this search's training runs and extrapolates
 short runs to the full budget; the quality model learns by how much each design's loss differs from the law. The first
-batch is spread over the pool; if it has only one design, this is the most promising one. Later batches alternate
-between candidates with a high expected improvement and candidates that add most to the front. Times matter only as
-objectives or limits: the inputs of the quality model are choices and parameter counts. A row is a design encoded as
-integers (genes), one per choice.
+batch is spread over the pool; if only one design is requested, the most promising one is chosen. Later batches
+alternate between candidates with a high expected improvement and candidates that add most to the front. Times matter
+only as objectives or limits: the inputs of the quality model are choices and parameter counts. A row is a design
+encoded as integers (genes), one per choice.
 """
 
 from __future__ import annotations
@@ -482,7 +482,7 @@ class Chooser:
     def _trend(
         self, seen: Rows | Sequence[tuple[int, ...]], residuals: Sequence[float] | Float64Array = ()
     ) -> Callable[[Rows], Float64Array]:
-        """Returns a function from rows to supernet prior times trust; without a supernet, its results are 0."""
+        """Returns a function from rows to supernet prior × trust in the prior; it returns 0 if there is no supernet."""
         prior = self._prior
         if prior is None:
             return lambda rows: np.zeros(len(rows))
@@ -577,7 +577,7 @@ class Chooser:
             for value, operator in operators.items()
             if name in listed
         ]
-        if self._operators.grouped is not None and "attention" in listed:  # a choice of query heads and key heads
+        if self._operators.grouped is not None and "attention" in listed:  # values: (query heads, key heads)
             found.append(("attention", [pair[0] > pair[1] for pair in listed["attention"]], self._operators.grouped))
         for name, holds, operator in found:
             own = active[:, columns[name]]

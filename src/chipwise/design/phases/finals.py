@@ -58,9 +58,9 @@ from chipwise.model.walk.calibration import AUTO, LEARNED, Choice, Judge, choose
 from chipwise.training.data.recipe import Recipe
 from chipwise.training.tasks.protocol import Exported, Losses, TaskData
 
-LEARNED_SHARE = 0.05  # of the cost of the training: learned rounding of a finalist to int4
-LEARNED_STEP = 4.2  # training steps that one of its steps costs: half the batch, twice, in FP32 and with all logits
-ALIKE_FROM_BITS = 8  # of a weight: quantisers differ by less than 0.05 % of the loss, so none is tried
+LEARNED_SHARE = 0.05  # cost of learned rounding to int4, as a share of a finalist's training cost
+LEARNED_STEP = 4.2  # its cost per step, in training steps: half the batch, but twice, in FP32 and with all logits
+ALIKE_FROM_BITS = 8  # from this many bits per weight, quantisers differ by less than 0.05 % of the loss: none is tried
 ROUNDS = 5  # most rounds of measuring on a busy machine
 ROUNDS_S = 120.0  # wall-clock seconds after which no further round begins
 PAUSE_S = (0.0, 3.0, 10.0, 20.0)  # waiting time before each further round, for the machine to become quiet

@@ -39,7 +39,7 @@ LEAST_FINAL = 0.2  # share of the whole budget that must be left for the only fi
 MOST_FIRST = 64  # most first training runs before the only final one
 LEAST_GAIN = 0.005  # ln loss that first training runs must save, else they are left out; about a seed's noise
 MOST_TRIED = 6  # most designs measured to find one within the limits, if a single design is trained
-PACKED = 0.3  # least share of the loss by rounding to nearest that other quantisers leave (benchmarks/quantisers.py)
+PACKED = 0.3  # least share of the loss due to rounding to nearest that others leave (benchmarks/quantisers.py)
 ALL_FAILED = "every candidate failed in training; the trials' reasons are in trials.csv"
 NONE_MEASURED = "no candidate that was trained could be measured; the trials' reasons are in trials.csv"
 

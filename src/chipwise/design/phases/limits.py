@@ -13,7 +13,7 @@ from chipwise.design.targets.chance import Bounds, values_of
 from chipwise.model.arch.design import Design
 
 HEADROOM = 0.85  # share of a P99 limit that may be used before training, because tails vary from day to day
-MEMORY_HEADROOM = 0.995  # share of a memory limit that may be used: processes of one model differ by up to 0.4 MB of 80
+MEMORY_HEADROOM = 0.995  # share of a memory limit that may be used: processes of one model vary by up to 0.4 of 80 MB
 TRADED = 0.5  # share of the noise between seeds that a faster design may lose before training; formats are chosen later
 CLEARLY = 0.9  # an equally good design wins if it takes at most this share of the best one's time
 

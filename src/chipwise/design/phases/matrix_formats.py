@@ -82,10 +82,10 @@ def select_formats(
     predict: Predict,
     packing: Packing = NEAREST,
 ) -> Mapping[str, object]:
-    """Chooses the formats of a trained candidate's matrices; returns a :class:`Selection` as plain notes.
+    """Chooses the formats of a trained candidate's matrices; returns fields of a :class:`Selection` and ``kept``.
 
     Narrow matrices are rounded by ``packing``. Operators are fused in the way that ``predict`` finds fastest. For the
-    notes, see :class:`~chipwise.training.tasks.selective_precision.Selection`.
+    fields, see :class:`~chipwise.training.tasks.selective_precision.Selection`.
     """
     clock: Callable[[], float] = time.process_time  # process time excludes other programs
 

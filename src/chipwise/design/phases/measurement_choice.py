@@ -62,9 +62,10 @@ def measure_front(
     limits: Sequence[Constraint],
     measure: Callable[[Candidate], object],
 ) -> int:
-    """Measures at most a quarter of the candidates, along the front; returns the number of measurements made.
+    """Measures candidates along the front, until a quarter of all are measured; returns the number of measurements.
 
-    A candidate that was measured on a busy machine is measured once more after all others.
+    Stops earlier if no measurement can improve the front. A candidate that was measured on a busy machine is measured
+    once more at the end.
 
     Args:
         trained: Returns the candidates that have had their first training run.

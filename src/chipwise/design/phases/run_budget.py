@@ -74,12 +74,12 @@ class RunBudget:
             self._reserve_s = self._measuring_s + ending_s(total_s) + task_evaluation.planned_cpu_s(tasks)
 
     def kept_for(self, forms: Iterable[Design], target: Target | None) -> float:
-        """CPU seconds to keep for learned rounding of a design, of a budget that covers everything.
+        """CPU seconds to keep for learned rounding of a design; 0 unless the budget covers everything.
 
         Args:
             forms: The design in each weight format in which it is predicted to meet the limits. If one of them is wider
-                than int4, nothing is kept: 5 % more training lowers the loss by 0.5 %, and learned rounding lowers it
-                by 0.3 % and only in int4 (docs/how-to/export.md).
+                than int4, nothing is kept, because 5 % more training lowers the loss by 0.5 %. Learned rounding lowers
+                the loss by 0.3 %, and only in int4 (docs/how-to/export.md).
             target: The run's target.
         """
         learned = self.allowance.whole and all(learns(self._spec, target, form) for form in forms)

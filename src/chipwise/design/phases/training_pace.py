@@ -10,7 +10,7 @@ from chipwise.model.space.designs import design_of
 from chipwise.training.laws.scaling import PACE
 from chipwise.training.tasks.protocol import TaskData
 
-QUANTILE = 4  # the design a fourth of the way up the sizes is timed: steps of larger ones may take seconds
+QUANTILE = 4  # of designs sorted by size, the one at a quarter is timed: steps of larger ones may take seconds
 
 
 def slowness(study: Study) -> float:
@@ -21,7 +21,7 @@ def slowness(study: Study) -> float:
 def measure_slowness(study: Study, spec: RunSpec, folder: RunFolder, data: TaskData) -> None:
     """Times two training steps of a small conventional design, once per run, and stores the :func:`slowness`.
 
-    The same CPU time may suffice for several times as many tokens on one processor as on another, so the best size of a
+    In the same CPU time, one processor may train on several times as many tokens as another, so the best size of a
     design depends on the processor. Steps are timed only if the budget is CPU time for training on this machine.
     """
     if "slowness" in study.memory or spec.allowance.unit != "cpu" or spec.train.kind != "local":

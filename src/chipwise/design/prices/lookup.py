@@ -19,7 +19,7 @@ from chipwise.model.space.search_space import Rows, SearchSpace
 from chipwise.model.space.space_spec import LAYER_CHOICES, LAYER_WEIGHTS
 
 Index = NDArray[np.intp]
-_BETWEEN, _SHARER = 0, 2  # indices of roles; the next index is the same role in the last layer; the end is "absent"
+_BETWEEN, _SHARER = 0, 2  # indices of roles; plus 1: the same role in the last layer; the last index means "absent"
 _FUSED_BYTES = 64e6  # if the joint table were larger, attention and FFN are looked up separately
 
 

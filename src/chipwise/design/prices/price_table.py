@@ -153,9 +153,9 @@ class PriceTable:
     """Costs of all blocks of ``space`` for one workload; ``table(rows)`` returns the costs of candidates.
 
     A block's price is the cost of a small model with the block minus the cost without it, so it includes all effects of
-    lowering (a fused residual; prefill that keeps only the last position after the last attention). Blocks in the last
-    layer have separate prices. A price has the columns of prefill and decode, stored bytes, and parameters. Activation
-    bytes are not additive: a model's activation memory is the maximum over its blocks.
+    lowering, such as a fused residual, or a prefill that keeps only the last position after the last attention. Blocks
+    in the last layer have separate prices. A price has the columns of prefill and decode, stored bytes, and parameters.
+    Activation bytes are not additive: a model's activation memory is the maximum over its blocks.
     """
 
     def __init__(self, space: SearchSpace, workload: Workload, pricer: Pricer) -> None:

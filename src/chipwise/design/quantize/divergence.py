@@ -25,7 +25,7 @@ from chipwise.errors import InputError, MeasurementError, SpecError
 
 Metric = Callable[[dict[str, list[AnyArray]], dict[str, list[AnyArray]]], float]
 GROUPS = 8
-LEAST_Q = 1e-9  # least probability that a file is taken to give
+LEAST_Q = 1e-9  # smaller probabilities count as this one, so that logarithms are finite
 SUM_OF_ROW = 1e-3  # rows count as probabilities if their sum deviates from 1 by at most this
 
 

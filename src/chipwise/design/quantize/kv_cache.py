@@ -53,7 +53,7 @@ class RoundedCacheAttention(AttentionModule):
     """
 
     kind = "F16"
-    interleaved = False  # whether llama.cpp stores pairs of a key's values side by side, which are in two halves here
+    interleaved = False  # whether llama.cpp interleaves the two halves of a key, which are separate here
 
     def project(self, x_BTD: Tensor, rotary: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, rounded keys and rounded values, each (B, heads, T, H)."""

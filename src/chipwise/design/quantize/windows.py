@@ -24,7 +24,7 @@ from chipwise.training.loop.origin import data_spec
 WINDOW = 256  # tokens per window
 CALIBRATION, HELD_OUT = 8, 16  # windows of all files together, if the text is long enough
 LEAST = 2  # fewest windows of each of the two kinds
-OTHER, OTHER_WINDOWS = "Python's manual in English", 4  # second held-out text if there is one text; calibrates nothing
+OTHER, OTHER_WINDOWS = "Python's manual in English", 4  # held out too, if the user gives only one text
 OPENING, _MOST_OPENINGS = 24, 3  # tokens of an opening, whose continuation is shown; most files with an opening
 _HELD = 3  # the last of this many parts of each file is held out
 

@@ -30,8 +30,9 @@ STATUS: dict[Status, str] = {
     "unknown": "unknown",
 }
 LEAST_CERTAIN_FIRST: tuple[Status, ...] = ("broken", "unknown", "at risk", "paid", "expected", "probably met")
-"""Which status is shown for several limits together: the first one that any of them has; without any, all are met."""
-LOSS = "expected_loss"  # nats per token of the law's text
+"""Order of statuses. For several limits together, the first status that one of them has is shown; if none has any, all
+are met."""
+LOSS = "expected_loss"  # nats per token that the scaling law expects
 _Z95 = 1.96
 DEFAULT_CONFIDENCE = 0.9
 _OF_START = {

@@ -53,7 +53,7 @@ EXPECTED_LOSS = "expected_loss"
 FORMATS = ("fp32", "int8", "int4")  # formats in which trained weights are evaluated
 CONFIDENCE = "90 %"
 SHARED_SHARE = 0.25  # share of budget.cpu for training the supernet
-_LATER = {  # fields added after the first release, with the value that it used for each
+_LATER = {  # fields added after the first release, each with the value that the first release implied
     "targets": [],
     "across": "worst",
     "profiling": "hybrid",

@@ -28,7 +28,7 @@ from chipwise.predict.cost.ownership import grams_per_kwh
 
 TIMES = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
 STEERING = (*TIMES, "peak_memory", "parameters")  # limits that determine the choice of a pruned model
-ORIGINAL = "original"  # task of a pruned encoder: similarities of texts agree with those of the original
+ORIGINAL = "original"  # task of a pruned encoder: how well its text similarities agree with the original's
 _NOT_HERE = {
     "space": "the model in start_from determines what can be cut; leave it out",
     "objectives": "the objective is fixed: the cut closest to the original within the constraints; leave it out",

@@ -27,7 +27,7 @@ from chipwise.training.loop.checkpoint import fingerprint, read_state, write_sta
 
 Named = dict[str, Tensor]
 SCHEMA = "chipwise.distilling/2"
-SAVING = 20  # checkpoints are at least this many times as far apart, in CPU seconds, as writing one takes
+SAVING = 20  # CPU seconds between checkpoints, at least this many times those for writing one
 _TABLES = ("embedding.weight", "stem.items.weight", "stem.tags.weight", "words.weight")
 
 

@@ -136,7 +136,7 @@ def divergence(found_NV: Tensor, wanted_NV: Tensor) -> Tensor:
 def thinned(mask_BT: Tensor, vocabulary: int) -> Tensor:
     """``mask_BT`` with only some of its positions, evenly spaced.
 
-    Their number is limited so that their logits are at most ``MOST_LOGITS`` numbers.
+    The number of positions is limited so that they have at most ``MOST_LOGITS`` logits in total.
     """
     places, most = mask_BT.flatten().nonzero()[:, 0], max(1, MOST_LOGITS // vocabulary)
     if len(places) <= most:

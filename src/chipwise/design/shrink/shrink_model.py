@@ -53,7 +53,7 @@ class Shrunk:
     score: TaskScore | None  # of the exported pruned model on the task's test data; None for text
     original_score: TaskScore | None
     estimates: tuple[CostEstimate, CostEstimate] | None  # of original and pruned model, if latency is limited elsewhere
-    cpu_s: Mapping[str, float]  # CPU seconds by stage; every method counts the stages that methods share in full
+    cpu_s: Mapping[str, float]  # CPU seconds by stage; stages that several methods share count in full for each method
     quantiser: Choice | None = None  # how narrow weights were rounded, and the loss with each way that was tried
 
     def shown(self, loss: float) -> str:

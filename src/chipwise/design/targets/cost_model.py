@@ -211,7 +211,7 @@ class CostModel:
         return float(max(found, default=AMPLITUDE)) / AMPLITUDE
 
     def metrics(self, rows: Rows) -> dict[str, NDArray[np.float64]]:
-        """Corrected metrics of canonical rows, each (n,); only metrics that need no training."""
+        """Corrected metrics of canonical rows (encoded designs), each (n,); only metrics that need no training."""
         costs = self._table(rows)
         values = {"peak_memory": costs.peak_memory_bytes}
         for quantity, median in (("ttft", costs.ttft_s), ("tpot", costs.tpot_s)):

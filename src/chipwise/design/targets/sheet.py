@@ -51,7 +51,7 @@ from chipwise.predict.served.intervals import UNCHECKED_PROMPT
 from chipwise.predict.served.request import Request
 from chipwise.predict.served.tails import TAILS, kind_of, ratios, tail_of, taught_tails
 
-Z80 = 1.2816  # 90 % of a normal distribution lie below this many standard deviations
+Z80 = 1.2816  # 90 % of a normal distribution lies below this many standard deviations
 SAMPLE = 48  # designs to whose estimates fast formulas are fitted, for energy and for times after teaching
 
 
@@ -223,10 +223,10 @@ class SheetTarget(Benched):
         return float(np.median([slowdown(self.device, self._ambient_c or 0.0, drawn_w(each)).value for each in found]))
 
     def metrics(self, rows: Rows) -> Mapping[str, Float64Array]:
-        """Predicted metrics of canonical rows, each (n,)."""
+        """Predicted metrics of canonical rows (encoded designs), each (n,)."""
         costs, workload = self._table(rows), self._workload
         ttft_s, tpot_s = costs.ttft_s, costs.tpot_s
-        if self.device.taught is not None or self._one_pass:  # on many chips, laws of whole runs predict images
+        if self.device.taught is not None or self._one_pass:  # on many chips, formulas for whole passes predict images
             layers = self._space.values(rows, "depth").astype(float)
             ttft_s, tpot_s = (
                 each[0] * seconds + each[1] * layers + each[2]

@@ -65,7 +65,7 @@ class Target(Protocol):
         ...
 
     def metrics(self, rows: Rows) -> Mapping[str, Float64Array]:
-        """Predicted metrics of canonical rows, each (n,)."""
+        """Predicted metrics of canonical rows (encoded designs), each (n,)."""
         ...
 
     def predict(self, design: Design) -> dict[str, Bounds]:
