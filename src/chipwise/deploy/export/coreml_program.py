@@ -37,7 +37,7 @@ QUANTIZATION = 3  # the converter's code for this kind of compression
 class Stateful(Decoder):
     """``model`` with a KV cache for one sequence of ``max_tokens`` positions; its buffers become Core ML's states."""
 
-    products = False  # squares may exceed FP16; in norms that it recognises the converter scales them
+    products = False  # squares may exceed FP16; the converter scales them in norms that it recognises
 
     def __init__(self, model: Transformer) -> None:
         super().__init__(model)

@@ -52,9 +52,9 @@ def export(
     """Writes ``design`` with ``weights`` (named as the torch module's state dict) to ``path``, atomically.
 
     ``logits`` selects the positions of a decoder's output: the last of each sequence (to generate) or all (to score).
-    ``output`` and ``padded`` select an encoder's output and whether it accepts padding, see ``kinds/encoder/graph.py``.
-    ``packing`` determines how matrices are rounded. With ``external_data``, weights that exceed one file go to a second
-    file, ``path`` plus ``.data``; both are needed to load the model.
+    ``output`` and ``padded`` select an encoder's output and whether it accepts padding, see
+    ``model/kinds/encoder/graph.py``. ``packing`` determines how matrices are rounded. With ``external_data``, weights
+    that exceed one file go to a second file, ``path`` plus ``.data``; both are needed to load the model.
 
     Raises:
         SpecError: A weight is missing or has the wrong shape.

@@ -178,7 +178,7 @@ class Bench:
     threads: int
 
     def command(self, program: str, model: str) -> str:
-        """The shell command that times a prompt once, and then once the generation after a prompt of this length."""
+        """The shell command that times one prompt, and then one generation of tokens after a prompt of this length."""
         return (
             f"cd {PLACE} && LD_LIBRARY_PATH={PLACE} {shlex.quote(program)} -m {shlex.quote(model)} -t {self.threads} "
             f"-p {self.prompt} -n 0 -r 1 -o jsonl && LD_LIBRARY_PATH={PLACE} {shlex.quote(program)} -m "

@@ -102,7 +102,7 @@ def measure(
         model: The exported file.
         workload: Prompt and new tokens of one request.
         runtime: A name in the table of runtimes.
-        threads: Threads of the runtime; the process is pinned to as many of the idlest cores.
+        threads: Threads of the runtime. The process is pinned to the same number of cores, the idlest ones.
         timeout_s: Time limit of one attempt, including loading; compiling runtimes and large models get extra time.
         attempts: Maximum number of attempts on a busy machine.
         calibrated: Reference times of this machine's profile, to compute the measurement's drift.

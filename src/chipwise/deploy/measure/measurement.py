@@ -132,9 +132,10 @@ class Measurement(Result):
     def corrected(self, name: str) -> float:
         """A metric in SI units, with latencies corrected for the drift since calibration.
 
-        A clean measurement with a drift below ``NOISE`` is not corrected: on a quiet machine, reference work varies as
-        much. In other measurements, medians are taken over undisturbed moments if calibration recorded the undisturbed
-        speed. All other latencies are divided by the drift, which is first shrunk towards 1 (:meth:`Drift.shrunken`).
+        A clean measurement with a drift below ``NOISE`` is not corrected, because reference work varies that much even
+        on a quiet machine. In other measurements, medians are taken over undisturbed moments if calibration recorded
+        the undisturbed speed. All other latencies are divided by the drift, which is first shrunk towards 1
+        (:meth:`Drift.shrunken`).
 
         Raises:
             UnknownName: No such metric is known.

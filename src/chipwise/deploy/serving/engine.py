@@ -18,7 +18,7 @@ Prompt = str | Sequence[int]
 Message = dict[str, str]
 """A message of a chat: ``role`` and ``content``."""
 Gone = Callable[[], bool]
-"""Function that returns whether the client has gone, so that nobody waits for the answer."""
+"""Function that returns whether the client has disconnected and no longer waits for the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """The HTTP server: OpenAI's paths, a chat page, and the predicted speed.
 
-Each request has a thread, and waits there for a slot of the engine. Pages of other sites in the user's browser cannot
-use the server. A POST must have the content type JSON, for which a browser first sends a CORS preflight request; the
-server grants none. If a request states an ``Origin``, its host and port must equal the request's ``Host``. If only this
-machine can reach the server, ``Host`` must also be the server's own address.
+Each request runs in its own thread, where it waits for a free slot of the engine. Pages of other sites in the user's
+browser cannot use the server. A POST must have the content type JSON, for which a browser first sends a CORS preflight
+request; the server grants none. If a request states an ``Origin``, its host and port must equal the request's ``Host``.
+If only this machine can reach the server, ``Host`` must also be the server's own address.
 """
 
 from __future__ import annotations

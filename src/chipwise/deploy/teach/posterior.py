@@ -23,7 +23,7 @@ from chipwise.deploy.teach.observations import Observations
 from chipwise.predict.served.taught_pass import EXTRA, EXTRA_SHARE, GROUPS, TERMS
 
 FREEDOM = 4.0
-TAIL = 2.132 / Z90  # 90 % of Student's t with this many degrees of freedom lie within 2.132 scales
+TAIL = 2.132 / Z90  # 90 % of Student's t with this many degrees of freedom lies within 2.132 scales
 COUNTED = ("kernels", "passes")
 GROUP_SD = 0.4  # standard deviation of the logarithm of a group
 LABEL_SD = 0.1

@@ -7,22 +7,22 @@ The constants for text are fitted by ``benchmarks/real/operators.py`` to 64 trai
 64 to 256, 1 to 4 layers, vocabularies of 1,024 to 4,096), at equal sizes, tokens and recipe, after 45,000, 136,000 and
 410,000 tokens. Changes after more tokens are from pairs of runs with one seed each, on the same tokens
 (``benchmarks/real/convolutions.csv``): one layer after two million tokens, two layers after 4.1 and 8.2 million, four
-layers after 1.2 and 4.1 million, and five layers after 8.2 million. Attention over several layers learns in time what
-convolutions do from the start, and the fewer the layers, the later. From 5 million tokens (two layers: from 10 million)
-convolutions are taken to change nothing; one layer is assumed to keep their effect. Between these numbers of tokens,
-changes are interpolated over the logarithm of the tokens. With convolutions before both blocks a training step took 11
-to 18 % longer on the processor of ``scaling.PACE`` and 28 % longer on one with AMX; the constant lies between the two.
-Where matrix products take longer, convolutions take a smaller part of the time (3 % on a processor with AVX2 that
-trains eight times as slowly). If several query heads share a key head, the loss after eight million tokens is higher
-than the smaller number of parameters explains: by 0.4 % in two pairs (``benchmarks/real/heads.csv``) and by 1.3 ± 0.2 %
-on the mean of 39 long training runs (``text_law.py``); the constant lies between the two. After 410,000 tokens there is
-no visible difference (0.000 ± 0.009).
+layers after 1.2 and 4.1 million, and five layers after 8.2 million. Attention over several layers learns eventually
+what convolutions do from the start; fewer layers take longer. Convolutions are therefore assumed to change nothing from
+5 million tokens on (with two layers: from 10 million). With one layer, their effect is assumed to stay. Between these
+numbers of tokens, changes are interpolated over the logarithm of the tokens. With convolutions before both blocks a
+training step took 11 to 18 % longer on the processor of ``scaling.PACE`` and 28 % longer on one with AMX; the constant
+lies between the two. Where matrix products take longer, convolutions take a smaller part of the time (3 % on a
+processor with AVX2 that trains eight times as slowly). If several query heads share a key head, the loss after eight
+million tokens is higher than the smaller number of parameters explains: by 0.4 % in two pairs
+(``benchmarks/real/heads.csv``) and by 1.3 ± 0.2 % on the mean of 39 long training runs (``text_law.py``); the constant
+lies between the two. After 410,000 tokens there is no visible difference (0.000 ± 0.009).
 
-The law of the loss counts parameters, not layers. What it does not explain depends on the number of layers
-(``benchmarks/real/text_law.py``, 56 long training runs on four processors): models with one layer are worse than the
-law expects, by 6 % after three million tokens and 7 % after 16 million; those with two are worse by 3 % after four
-million and equal it after nine; those with four to six are better by 2.5 % after four million (four layers) and by 0.6
-% after eight.
+The scaling law counts parameters, not layers. The part of the loss that it does not explain depends on the number of
+layers (``benchmarks/real/text_law.py``, 56 long training runs on four processors). Models with one layer are worse than
+the law expects, by 4.5 % after 3.5 million tokens, 6 % after 9 million and 7 % after 16 million. Models with two layers
+are worse by 3 % after four million tokens and agree with the law after nine million. Models with four to six layers are
+better by 2.5 % after four million tokens (four layers) and by 0.6 % after eight million.
 
 Operators whose change is below two standard errors are left out (activations and gates of the feed-forward, layers that
 share weights). Training runs of other tasks do not help to choose these: the changes that activations and gates make in
@@ -40,7 +40,7 @@ from numpy.typing import ArrayLike
 from chipwise.core.arrays import Float64Array
 
 SPREAD = 0.03  # standard deviation of the ln of final losses of the designs that are trained first
-AGREEMENT = {9: 0.75, 27: 0.65, 54: 0.6}  # by divisor of a full budget: correlation of ln loss then and at the end
+AGREEMENT = {9: 0.75, 27: 0.65, 54: 0.6}  # key k: correlation of ln losses after 1/k of a full budget and at its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Operator:
     Attributes:
         loss: Change of the ln loss at equal size and tokens, for several numbers of training tokens, fewest first.
         seconds: Change of the ln of the training seconds per token on the machine of ``scaling.PACE``.
-        shallow: The changes of the ln loss, by number of layers, for designs with so few layers that they differ.
+        shallow: As ``loss``, by number of layers, for designs with so few layers that the changes differ from ``loss``.
     """
 
     loss: Mapping[float, float]

@@ -1,10 +1,10 @@
 """A scaling law of model size and text, fitted to a search's short training runs to extrapolate to the full budget.
 
-Bits per byte = ``floor`` + ``layers`` · N^-a + ``head`` · H^-a + ``text`` · D^-b, with N the parameters of the layers,
-H those of the head (vocabulary times width) and D the bytes of text read in training; further passes over the same text
-are worth less and less. In a fixed time, a small model reads more text, so the best size and vocabulary depend on the
-budget. Short training runs favour small models, and the law says by how much. The search's quality model learns the
-effect of a candidate's shape as a deviation from the law.
+Bits per byte = ``floor`` + ``layers`` · N^-a + ``head`` · H^-a + ``text`` · D^-b. N is the number of parameters in the
+layers, H that in the head (vocabulary times width), and D the number of bytes of text read in training. Each further
+pass over the same text counts less than the one before. In a fixed time, a small model reads more text, so the best
+size and vocabulary depend on the budget. Short training runs favour small models, and the law says by how much. The
+search's quality model learns the effect of a candidate's shape as a deviation from the law.
 
 References:
     The form: Hoffmann et al. 2022, arXiv:2203.15556, equation 2, with a separate term for the head. Further passes:

@@ -253,7 +253,7 @@ def learned_or_chosen(
 
     Args:
         judge: Computes the loss by which quantisers are chosen.
-        method: ``learned`` to choose learned rounding, or ``auto`` to choose the lower loss.
+        method: ``learned`` to choose learned rounding in any case, or ``auto`` to choose whichever has the lower loss.
         on_progress: Called with the name of a stage, the CPU seconds that it has spent, and the CPU seconds that it may
             spend.
 

@@ -40,7 +40,7 @@ class Metric:
     """Standard deviation of the ln of losses between seeds.
 
     The default is that of small image and sound classifiers that were trained for ten seconds on a busy machine: 0.05
-    over six seeds of a model with 39 thousand parameters, and 0.058 over five seeds.
+    over six seeds of a model with 39 thousand parameters, and 0.058 over five seeds of another model.
     """
 
     least_share: float = 1 / 9  # share of a full training run after which losses distinguish shapes

@@ -242,7 +242,7 @@ class TaskData(Protocol):
         ...
 
     def summary(self) -> Mapping[str, object]:
-        """Fields of ``reporting.record.DataSummary``.
+        """Fields of :class:`chipwise.design.report.record.DataSummary`.
 
         They are name, source and licence of the data, and the number of entries and of bytes in each part.
         """
@@ -257,7 +257,7 @@ class TaskData(Protocol):
         ...
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
-        """Bytes of data per position, for designs given as rows of genes, (n,)."""
+        """Bytes of data per position, (n,), for designs encoded as rows of integers (genes)."""
         ...
 
     def losses(self, item: Exported, *, split: Split) -> Losses:

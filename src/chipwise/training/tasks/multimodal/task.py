@@ -51,7 +51,7 @@ MULTIMODAL = Task(
     needs=Need(part="image", message=MISSING, departures=departures),
     defaults=defaults(RIGHT, source="shapes"),
     references=proportions,
-    family=lambda choices: (choices["patch"], choices["merge"]),  # the best patch and merge do not follow from sizes
+    family=lambda choices: (choices["patch"], choices["merge"]),  # only training shows which patch and merge are best
     data="chipwise.training.tasks.multimodal.data:MultimodalData",
     report_sections=sections,
 )

@@ -36,7 +36,7 @@ RANKING = Task(
     needs=Need(part="ranking", message="is missing; describe requests: {items: 1682, history: 50, candidates: 128}"),
     defaults=defaults(NDCG, source="movielens-100k"),
     references=proportions,
-    family=lambda choices: choices["mixing"],  # the kind of attention; the better one does not follow from sizes
+    family=lambda choices: choices["mixing"],  # the kind of attention; only training shows which is better
     data="chipwise.training.tasks.ranking.data:RankingData",
     report_sections=sections,
     per_matrix=True,

@@ -49,7 +49,7 @@ SPEECH = Task(
     ),
     defaults=defaults(ACCURACY, source="espeak"),
     references=proportions,
-    family=lambda choices: choices["patch"],  # patch sizes in time; the best one does not follow from sizes
+    family=lambda choices: choices["patch"],  # patch sizes in time; only training shows which is best
     data="chipwise.training.tasks.speech.data:SpeechData",
     report_sections=sections,
 )

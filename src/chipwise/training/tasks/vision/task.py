@@ -48,7 +48,7 @@ VISION = Task(
     ),
     defaults=defaults(ACCURACY, source="fashion-mnist"),
     references=deit_proportions,
-    family=lambda choices: choices["patch"],  # the best patch size does not follow from sizes
+    family=lambda choices: choices["patch"],  # only training shows which patch size is best
     data="chipwise.training.tasks.vision.data:VisionData",
     report_sections=sections,
 )
