@@ -139,7 +139,7 @@ def check_names(path: str | Path, inputs: Sequence[GraphInput], names: Sequence[
 
 
 def read_arrays(path: str | Path) -> Feed:
-    """The arrays of a ``.npz`` file; for a folder, those of all its ``.npz`` files, with numbered names: ``3/x``.
+    """The arrays of a ``.npz`` file; for a folder, those of all ``.npz`` files, named by the file's number: ``3/x``.
 
     Raises:
         SpecError: There is no such file, it is not a ``.npz`` file, it holds Python objects, or it is empty.

@@ -103,7 +103,7 @@ def measure(
         workload: Prompt and new tokens of one request.
         runtime: A name in the table of runtimes.
         threads: Threads of the runtime. The process is pinned to the same number of cores, the idlest ones.
-        timeout_s: Time limit of one attempt, including loading; compiling runtimes and large models get extra time.
+        timeout_s: Time limit of one attempt, including loading; large models and runtimes that compile get more.
         attempts: Maximum number of attempts on a busy machine.
         calibrated: Reference times of this machine's profile, to compute the measurement's drift.
         remote: ``user@host`` to measure on, reached by ssh; see ``remote.py``.

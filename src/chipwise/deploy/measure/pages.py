@@ -31,7 +31,7 @@ class OnResult(Protocol):
     """Called with each page's measurement, or with the reason why there is none."""
 
     def __call__(self, machine: str, found: Measurement | ChipwiseError) -> object:
-        """Must be quick; calls do not overlap."""
+        """Receives the result of one page; the call must be quick. Calls do not overlap."""
         ...
 
 

@@ -131,7 +131,7 @@ def _measured(value: object, field: str, *, most: float, what: str) -> float | N
 def _times(
     row: Mapping[str, object], measure: str, names: Mapping[str, str], factor: float, field: str = ""
 ) -> dict[str, float]:
-    """Seconds of each metric of one latency, such as ``ttft_p99`` of TTFT.
+    """Maps the metrics of one latency to seconds; for TTFT, one of these metrics is ``ttft_p99``.
 
     ``names`` maps statistics, such as ``p99``, to keys of ``row``.
     """

@@ -464,7 +464,7 @@ class Finals:
             self._write_page()
 
     def _write_page(self) -> None:
-        """Adds the files for running the winner in a web page to its folder, if the run's target is a browser."""
+        """Adds to the winner's folder the files that run the winner in a web page, if the run's target is a browser."""
         target, folder = self._spec.target, self._folder.winner
         engine = ENGINES.get(target.runtime)
         if engine is not None and (known := read_winner(folder)) is not None:
@@ -472,7 +472,11 @@ class Finals:
 
 
 def learns(spec: RunSpec, target: Target | None, design: Design) -> bool:
-    """Whether a finalist gets learned rounding: one in int4, in a run that trains one model and serves ONNX files."""
+    """Whether a finalist gets learned rounding.
+
+    The finalist must be in int4 and served as an ONNX file. The run must train a single design, measure it, and choose
+    the quantiser itself (``auto``).
+    """
     served = target is not None and target.measures and suffix_of(spec.target.runtime) == ".onnx"
     return served and "int4" in design.formats.all and spec.allowance.alone and spec.quantiser == AUTO
 

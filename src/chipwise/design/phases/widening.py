@@ -27,7 +27,8 @@ def widened(space: SpaceSpec, best: Callable[[SpaceSpec], Found], *, tile: int) 
     """Finds values to add to the lists of ``space``, and by how much they lower the expected ln loss.
 
     In each round, if the best design has the largest listed value of a size, the next larger value is added to that
-    list. It stays if the best design of the wider space uses it and its ln loss is lower by at least ``LEAST_GAIN``.
+    list. The value stays if the best design of the wider space uses it and has an ln loss that is lower by at least
+    ``LEAST_GAIN``.
 
     Args:
         space: The space of the run file. Lists with a single value are not choices and stay as they are.

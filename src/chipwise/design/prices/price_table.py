@@ -194,7 +194,7 @@ class PriceTable:
         return Costs(*found)
 
     def _lookup(self, kind: int) -> Lookup:
-        """The lookup for one combination of the choices that affect all prices; ``kind`` is its number."""
+        """The lookup for combination number ``kind`` of those choices that affect all prices."""
         if kind not in self._lookups:
             rest, chosen = kind, dict[str, Any]()
             for name in reversed(self._apart):
@@ -240,7 +240,7 @@ class PriceTable:
             return self._columns(d, head, [weights], one)
 
         def beside(weights: str, d: int, one: Layer, instead: Layer | None = None) -> Float64Array:
-            """Cost of ``one`` and a bare layer after it, minus that of the bare layer (with ``instead`` before it)."""
+            """Cost of ``one`` before a bare layer, minus the cost of the bare layer (after ``instead`` if given)."""
             before = [layer()] if instead is None else [instead, layer()]
             both = self._columns(d, head, [weights, head], one, layer())
             return both - self._columns(d, head, [weights, head][-len(before) :], *before)

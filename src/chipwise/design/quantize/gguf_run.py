@@ -71,7 +71,7 @@ class GgufMix:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class QuantisedGguf(Result):
-    """Result for a GGUF file: the chosen mix of formats or, if it is no better, a stock mix (one of llama.cpp's)."""
+    """Result for a GGUF file: the chosen mix of formats, or a stock mix (one of llama.cpp's) if that is as good."""
 
     source: str
     file: str | None  # None after a dry run
@@ -301,7 +301,7 @@ class GgufRun:
     ) -> tuple[GgufMix, Mix, list[FileTimes], float]:
         """Times the chosen mix in alternation with stock mixes; if it breaks a limit, chooses with stricter limits.
 
-        If ``usual`` is given, this mix is timed too, and its time is the limit on a decode step. The limit on prefill
+        If the mix ``usual`` is given, it is timed too, and its time is the limit on a decode step. The limit on prefill
         is relative to the first mix in ``against``.
 
         Returns:

@@ -1,6 +1,6 @@
 """Finds the formats that make an ONNX file fastest on this machine while the loss of quality stays within a limit.
 
-1. Files with one format for many products, that is, operators with weights (uniform recipes), are written, scored, and
+1. Uniform recipes, which are files with one format for many products (operators with weights), are written, scored, and
    timed against the original.
 2. For each product and each format that saves time, the loss with only this product in this format is measured.
 3. The formats that save the most time within a budget for the sum of these losses are chosen exactly. Bisection finds

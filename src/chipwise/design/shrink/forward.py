@@ -57,7 +57,7 @@ def states(arch: ArchSpec, weights: Weights, *inputs: Tensor) -> Tensor:
 
 
 class Bound:
-    """A function for a data set to call: runs a model with a stem, with given weights, and records its outputs.
+    """Runs a model that has a stem, with given weights, and records its outputs; data sets call it like a model.
 
     Attributes:
         arch: The model's architecture.

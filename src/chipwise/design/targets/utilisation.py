@@ -17,7 +17,8 @@ def share_within(least_s: float, seconds: Bounds) -> Bounds:
 def measured_shares(predicted: Mapping[str, Bounds], measured: Mapping[str, float]) -> dict[str, float]:
     """MFU and MBU at measured medians.
 
-    The minimum seconds are a predicted share times its predicted seconds; they do not depend on measurements.
+    The minimum seconds are the product of a predicted share and the predicted seconds; they do not depend on
+    measurements.
     """
     found = {}
     for name, median in zip(USED, ("ttft_p50", "tpot_p50"), strict=True):

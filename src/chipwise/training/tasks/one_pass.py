@@ -19,7 +19,7 @@ LAW = Law(floor=0.05, layers=1.0, head=0.0, text=60.0, size_exponent=0.3, text_e
 
 
 def defaults(metric: Metric, *, source: str) -> Mapping[str, object]:
-    """Default fields of a run file: one pass per request, goals quality and latency, and data from ``source``."""
+    """Default fields of a run file: one pass per request, quality and latency as goals, and data from ``source``."""
     return {
         "workload": {"prompt_tokens": 1, "new_tokens": 1},
         "objectives": {metric.name: metric.direction, LATENCY: "minimize"},

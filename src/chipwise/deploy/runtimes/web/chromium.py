@@ -101,7 +101,7 @@ class Chromium:
 
 
 def _tied() -> tuple[str, ...]:
-    """Returns the first words of a command; a program started by it is killed when this process ends for any reason.
+    """Returns words to put before a command, so that its program is killed when this process ends for any reason.
 
     Returns nothing if the system has no ``setpriv``.
     """

@@ -2,8 +2,8 @@
 
 Rows are numbered so that the variables with the largest effects on costs vary most slowly. Each step of the visit goes
 forward by about 0.618 times the number of rows; this stride and the number of rows have no common divisor. Therefore,
-each row is visited once, and any sequence of visits is spread evenly over the decisive variables. In a space too large
-to finish, the visited rows form a coarse grid that becomes finer.
+each row is visited once, and any run of consecutive visits is spread evenly over the decisive variables. In a space too
+large to finish, the visited rows form a coarse grid that becomes finer.
 """
 
 from __future__ import annotations
