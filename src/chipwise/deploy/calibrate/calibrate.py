@@ -28,7 +28,7 @@ from chipwise.deploy.calibrate.learning import (
     refit,
     stored_bytes,
 )
-from chipwise.deploy.calibrate.microbench import cases
+from chipwise.deploy.calibrate.microbench import cases, with_fewer_large
 from chipwise.deploy.calibrate.model_rates import best_rates, fit_model_rates
 from chipwise.deploy.calibrate.node_rates import ROUNDS, bandwidths, fit_terms, time_cases
 from chipwise.deploy.calibrate.partial import Partial
@@ -53,8 +53,9 @@ Progress = Callable[[str, float], None]
 DEFAULT_S = 75.0
 LARGE_FROM_S = 60.0  # shorter calibrations measure small models only
 LARGE_S = 32.0  # time for large matrices and large models together
-CASES_S = 9.0  # time for small graphs
-FEWER_ROUNDS = 2  # rounds over the small graphs in calibrations without large models
+BRIEF_BELOW_S = 20.0  # shorter calibrations time fewer large matrices, and each small graph once
+CASES_S, BRIEF_CASES_S = 9.0, 4.0  # time for small graphs
+FEWER_ROUNDS, BRIEF_ROUNDS = 2, 1  # rounds over the small graphs in calibrations without large models
 MODEL_S = 1.6  # time for one small model: starting, warming up, timing
 ENOUGH = 2 / 3  # if this share of the models ran on an undisturbed machine, the others are ignored
 MODELS = {"with nodes": (12, 120), "alone": (60, 96)}  # minimum and maximum number of small models
@@ -109,6 +110,7 @@ def calibrate(
     nodes = base is not None or runtime in NODES_TIMED
     timed = CALIBRATED[kind]
     large = seconds >= LARGE_FROM_S and runtime not in SMALL_ONLY and timed.text
+    brief = seconds < BRIEF_BELOW_S
     if runtime not in (able := NOT_TEXT.get(kind, (runtime,))):
         raise Unsupported(
             f"{timed.models} are measured in {' and '.join(n for n in able if n != 'fake')}, not in {runtime}"
@@ -119,11 +121,12 @@ def calibrate(
         blank = replace(blank, terms=base.terms, curves=base.curves)
     elif nodes:
         wanted = cases(timed.cases(), large=large)
-        rounds = ROUNDS if seconds >= LARGE_FROM_S else FEWER_ROUNDS
+        wanted = with_fewer_large(wanted) if brief else wanted
+        rounds = ROUNDS if seconds >= LARGE_FROM_S else BRIEF_ROUNDS if brief else FEWER_ROUNDS
         timed_cases = time_cases(wanted, threads=threads, on_progress=tell, partial=kept, rounds=rounds)
         terms, curves = fit_terms(timed_cases)
         blank = replace(blank, terms=terms, curves=curves)
-    left_s = seconds - (CASES_S if nodes and base is None else 0.0) - (LARGE_S if large else 0.0)
+    left_s = seconds - (cases_s(seconds) if nodes and base is None else 0.0) - (LARGE_S if large else 0.0)
     least, most = MODELS["with nodes" if nodes else "alone"]
     count = min(most, max(least, round(left_s / MODEL_S)))
     designs = timed.draw(count, seed=seed) if own is None else timed.with_own(own, count, seed)
@@ -135,6 +138,11 @@ def calibrate(
     found = fit_profile(blank, measured)
     kept.remove()
     return found
+
+
+def cases_s(seconds: float) -> float:
+    """Seconds for small graphs in a calibration that takes ``seconds``."""
+    return BRIEF_CASES_S if seconds < BRIEF_BELOW_S else CASES_S
 
 
 def blank_profile(runtime: str, threads: int) -> MachineProfile:

@@ -7,7 +7,7 @@ process (``python -m chipwise.deploy.calibrate.microbench``): requests and resul
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -53,7 +53,12 @@ class Case:
     @property
     def large(self) -> bool:
         """Whether building and loading its graph takes far longer than timing it."""
-        return self.kind == "matmul" and self.count * self.k * self.n * STORED_BYTES[self.weights] > LARGE_CASE_BYTES
+        return self.stored_bytes > LARGE_CASE_BYTES
+
+    @property
+    def stored_bytes(self) -> float:
+        """Bytes of its matrices; 0 for other kinds."""
+        return self.count * self.k * self.n * STORED_BYTES[self.weights] if self.kind == "matmul" else 0.0
 
     def ops(self) -> list[Op]:
         """The graph's operators."""
@@ -134,6 +139,16 @@ def cases(own: Iterable[Case] = (), *, large: bool = False) -> list[Case]:
         large: Include matrices that exceed the caches.
     """
     return [*_matmul_cases(), *_attention_cases(), *_other_cases(), *own, *(_large_cases() if large else ())]
+
+
+def with_fewer_large(chosen: Sequence[Case]) -> list[Case]:
+    """``chosen`` without the large cases, except the largest of each weight format.
+
+    The large cases take half of the time of a calibration's small graphs, and matter only for models that exceed the
+    caches.
+    """
+    largest = {case.weights: case for case in sorted(chosen, key=lambda case: case.stored_bytes) if case.large}
+    return [case for case in chosen if not case.large or case == largest[case.weights]]
 
 
 def image_cases() -> Iterator[Case]:

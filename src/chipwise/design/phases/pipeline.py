@@ -220,11 +220,13 @@ class Search(StoredRun):
         measurer = CandidateMeasurer(self.trials, spec, self.folder, target, on_progress=self._detail)
         self._remember_screened(priced.screened)
         self._phase("choosing the reference design")
-        references = reference_designs(self.trials, spec, target, measurer=measurer, others=others)
-        pace = spec.task_settings.latency_metric
-        limits = (*priced.limits, *no_slower_than(references, spec.limits, measured=target.measures, pace=pace))
+        alone, pace = self.allowance.alone, spec.task_settings.latency_metric
+        loss = self._chooser(priced, data, past).law_of if alone else None  # only the best of them is built upon
+        references = reference_designs(self.trials, spec, target, measurer=measurer, others=others, loss=loss)
+        measured = target.measures and not alone
+        limits = (*priced.limits, *no_slower_than(references, spec.limits, measured=measured, pace=pace))
         chooser = self._chooser(replace(priced, limits=limits), data, past)
-        if self.allowance.alone:
+        if alone:
             usual = spec.task_settings.references(spec.space)
             chooser.stay_around([item.notes.choices for item in references], usual, traded=traded(spec))
         if spec.quality.chosen == "proxy":  # without short training, only the law can choose the reference design

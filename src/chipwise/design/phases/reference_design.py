@@ -9,7 +9,7 @@ these designs gets the same full training as the finalists.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby
 
@@ -51,16 +51,39 @@ def most_parameters(allowance: Allowance, *, slower: float = 1.0) -> float:
 
 
 def reference_designs(
-    trials: Trials, spec: RunSpec, target: Target, *, measurer: Measurer, others: OtherDevices | None = None
+    trials: Trials,
+    spec: RunSpec,
+    target: Target,
+    *,
+    measurer: Measurer,
+    others: OtherDevices | None = None,
+    loss: Callable[[Mapping[str, object]], float] | None = None,
 ) -> list[Candidate]:
     """For each family (such as a vocabulary), the largest reference design that meets the limits.
 
-    Existing trials of reference designs are used again.
+    Existing trials of reference designs are used again. If ``loss``, the expected loss of a design's choices, is given,
+    only the design with the lowest loss is sure to meet the limits as measured; the others may be predicted to.
     """
     asked = spec.task_settings
-    families = dict.fromkeys(asked.family(choices) for choices in asked.references(spec.space))
-    found = (largest_within(trials, spec, target, family, measurer=measurer, others=others) for family in families)
-    return [item for item in found if item is not None]
+    found: dict[Hashable, Candidate] = {}
+
+    def find(family: Hashable, *, measured: bool) -> None:
+        item = largest_within(trials, spec, target, family, measurer=measurer, others=others, measured=measured)
+        if item is None:
+            found.pop(family, None)
+        else:
+            found[family] = item
+
+    for family in dict.fromkeys(asked.family(choices) for choices in asked.references(spec.space)):
+        find(family, measured=loss is None)
+    sure = set[Hashable]()
+    while loss is not None and found:
+        best = min(found, key=lambda family: loss(found[family].notes.choices))
+        if best in sure:
+            break
+        find(best, measured=True)
+        sure.add(best)
+    return list(found.values())
 
 
 def largest_within(
@@ -71,11 +94,13 @@ def largest_within(
     *,
     measurer: Measurer,
     others: OtherDevices | None = None,
+    measured: bool = True,
 ) -> Candidate | None:
     """The largest reference design of one family that meets the limits; None if none is found.
 
-    If the target can measure, measurements decide. The design is returned with its current measurement, so that a
-    resumed search continues in the same way. Designs are skipped if they exceeded a limit when they were measured
+    If the target can measure, measurements decide, unless ``measured`` is False: then a design that has not been
+    measured counts if it is predicted to meet the limits. The design is returned with its current measurement, so that
+    a resumed search continues in the same way. Designs are skipped if they exceeded a limit when they were measured
     earlier (also as exported models at the end of a run), or if they are predicted to exceed a limit on ``others``.
     """
 
@@ -83,8 +108,11 @@ def largest_within(
         known = [item for item in trials.all() if item.is_reference and not item.notes.earlier]
         return [item for item in known if spec.task_settings.family(item.notes.choices) == family]
 
+    def good_enough(item: Candidate) -> bool:
+        return (not measured and item.notes.within is None) or measurer.within_limits(item)
+
     alive = [item for item in tried() if item.alive]
-    good = next((trials[item.number] for item in alive if measurer.within_limits(item)), None)
+    good = next((trials[item.number] for item in alive if good_enough(item)), None)
     while good is None and len(tried()) < MEASURED_AT_MOST:
         done = [dict(item.notes.choices) for item in tried()]
         fitting = (
@@ -97,7 +125,7 @@ def largest_within(
         if choices is None or predicted is None:
             break
         item = _earlier(trials, choices) or trials[trials.add_reference(choices, predicted=predicted)]
-        good = trials[item.number] if measurer.within_limits(item) else None
+        good = trials[item.number] if good_enough(item) else None
     return good
 
 

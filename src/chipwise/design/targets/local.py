@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from chipwise.core import units
-from chipwise.deploy.calibrate.calibrate import CASES_S, MODEL_S, MODELS, NODES_TIMED, calibrate
+from chipwise.deploy.calibrate.calibrate import MODEL_S, MODELS, NODES_TIMED, calibrate, cases_s
 from chipwise.deploy.measure.store import kept_as, saved_profile
 from chipwise.design.limits import Constraint
 from chipwise.design.run.budget_spec import Allowance
@@ -23,8 +23,8 @@ from chipwise.model.arch.design import Design
 from chipwise.model.space.search_space import SearchSpace
 
 CALIBRATION_S, CALIBRATION_SHARE = 45.0, 0.2  # most CPU seconds, and most of the budget as a share
-ALONE_SHARE = 0.05  # share if the budget trains one model, whose design is measured before its training
-FAST = 0.7  # duration on a fast machine, relative to the usual one
+ALONE_SHARE = 0.03  # share if the budget trains one model, whose design is measured before its training
+FAST = 0.5  # duration on a fast machine, relative to the usual one
 CALIBRATION_TOKENS_PER_S = 100_000.0  # budgets in tokens get a second of calibration per this many tokens
 
 
@@ -103,7 +103,7 @@ def _calibrated(
     profile = calibrate(
         runtime=target.runtime,
         threads=target.threads,
-        seconds=min(CALIBRATION_S, _suitable_s(spec.allowance)),
+        seconds=_calibration_s(spec.allowance),
         on_progress=lambda what, share: on_detail(f"{what} ({units.show(share, 'share', digits=2)})"),
         kind=spec.space.kind.calibration,
         partial=folder.calibrating,
@@ -135,16 +135,15 @@ def least_calibration_s(spec: RunSpec, folder: RunFolder) -> float:
         return 0.0
     nodes = spec.target.runtime in NODES_TIMED
     models, _ = MODELS["with nodes" if nodes else "alone"]
-    return FAST * (models * MODEL_S + (CASES_S if nodes else 0.0))
+    return FAST * (models * MODEL_S + (cases_s(_calibration_s(spec.allowance)) if nodes else 0.0))
 
 
-def _suitable_s(allowed: Allowance) -> float:
-    """CPU seconds that a search's calibration should take.
+def _calibration_s(allowed: Allowance) -> float:
+    """CPU seconds that a search's calibration should take, at most ``CALIBRATION_S``.
 
-    They are proportional to a budget in tokens, and a share of a budget that covers every phase. For other budgets they
-    are constant.
+    They are proportional to a budget in tokens, and a share of a budget that covers every phase.
     """
     if allowed.unit == "tokens":
-        return allowed.total / CALIBRATION_TOKENS_PER_S
+        return min(CALIBRATION_S, allowed.total / CALIBRATION_TOKENS_PER_S)
     share = ALONE_SHARE if allowed.alone else CALIBRATION_SHARE
-    return share * allowed.total if allowed.whole else CALIBRATION_S
+    return min(CALIBRATION_S, share * allowed.total) if allowed.whole else CALIBRATION_S

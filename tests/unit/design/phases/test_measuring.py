@@ -16,6 +16,7 @@ from chipwise.design.phases.reference_design import reference_designs
 from chipwise.design.run.trials import Trials, choice_labels
 from chipwise.design.strategies.study import Study
 from chipwise.errors import MeasurementError
+from chipwise.model.space.search_space import SearchSpace
 from chipwise.predict.cost.spending import Rates, spent
 from chipwise.training.tasks.exported_text import nats_of
 
@@ -104,6 +105,47 @@ def test_a_reference_design_comes_with_what_was_just_measured_of_it() -> None:
     paces = [no_slower_than(found, spec.limits) for found in (fresh, again)]
     assert paces[0] == paces[1]
     assert paces[0][0].limit == fresh[0].design.arch.d_model * 1e-6
+
+
+class Slow(Measures):
+    """As above, but measurements of designs with a vocabulary in ``slow`` exceed the limits."""
+
+    def __init__(self, trials: Trials, slow: set[int]) -> None:
+        super().__init__(trials)
+        self.slow, self.measured = slow, []
+
+    def within_limits(self, item) -> bool:
+        if item.notes.within is None:
+            self.measured.append(item.design.arch.vocab_size)
+            super().within_limits(item)
+            self._trials.note(item.number, within=item.design.arch.vocab_size not in self.slow)
+        return item.design.arch.vocab_size not in self.slow
+
+
+@pytest.mark.parametrize(
+    ("slow", "measured", "left"),
+    [
+        (set(), [2048], {512, 1024, 2048}),
+        ({2048}, [2048] * 4 + [1024], {512, 1024}),  # four designs of a family are measured before it is given up
+        ({512, 1024, 2048}, [2048] * 4 + [1024] * 4 + [512] * 4, set()),
+    ],
+)
+def test_only_the_reference_design_with_the_lowest_loss_is_measured(slow, measured, left) -> None:
+    """The larger a vocabulary, the lower the loss. A run that goes on measures nothing again."""
+    space = dataclasses.replace(SPEC.space, vocab_size=(512, 1024, 2048))
+    spec = dataclasses.replace(SPEC, constraints={"tpot_p50": "<= 200 us"}, space=space)
+    study = Study(None, name="toy", directions=["minimize"] * len(spec.goals), identity="i", choices={})
+    trials = Trials(study, spec, SearchSpace(space))
+    machine = Slow(trials, slow)
+
+    def found() -> list[tuple[int, int]]:
+        items = reference_designs(trials, spec, machine, measurer=machine, loss=lambda one: 1 / one["vocab_size"])
+        return [(item.number, item.design.arch.vocab_size) for item in items]
+
+    first = found()
+    assert (machine.measured, {vocabulary for _, vocabulary in first}) == (measured, left)
+    assert found() == first
+    assert machine.measured == measured
 
 
 def test_cross_entropy_by_hand() -> None:

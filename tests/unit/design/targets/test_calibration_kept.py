@@ -42,7 +42,7 @@ def test_what_was_measured_survives_a_kill(tmp_path, monkeypatch) -> None:
         return core_like()
 
     monkeypatch.setattr(local, "calibrate", calibrate)
-    assert local.least_calibration_s(SPEC, folder) == pytest.approx(0.7 * (9.0 + 12 * 1.6))
+    assert local.least_calibration_s(SPEC, folder) == pytest.approx(0.5 * (9.0 + 12 * 1.6))
     with pytest.raises(Killed):
         local._calibrated(SPEC, SPACE, folder, str)
     assert local.least_calibration_s(SPEC, folder) == 0.0  # how much is left is not known
