@@ -34,10 +34,10 @@ class Runtime:
     """One serving or inference runtime.
 
     ``stack`` names the kernel library whose fitted timings apply. ``graphs`` states whether decode steps are captured
-    and replayed, so that the host does not launch each kernel. ``mixes`` states whether prompts are processed in chunks
-    together with decoding requests. ``prefill_tokens`` is the number of prompt positions per pass if prompts have
-    separate passes; 0 if they share passes with decode steps. ``python`` states whether the scheduler is written in
-    Python, and ``vocabulary_multiple`` is the multiple to which the head's rows are padded.
+    and replayed, so that the host does not launch each kernel. ``mixes`` states whether prompts are processed in
+    chunks. These share passes with decode steps if ``prefill_tokens`` is 0; otherwise, prompts have separate passes of
+    ``prefill_tokens`` positions. ``python`` states whether the scheduler is written in Python, and
+    ``vocabulary_multiple`` is the multiple to which the head's rows are padded.
     """
 
     name: str

@@ -8,7 +8,7 @@ import pytest
 from chipwise.deploy.calibrate.calibrate import calibrate
 from chipwise.deploy.calibrate.kinds import CALIBRATED
 from chipwise.deploy.calibrate.learning import compare, fit_relative, rising
-from chipwise.deploy.calibrate.microbench import Case, cases
+from chipwise.deploy.calibrate.microbench import Case, cases, with_fewer_large
 from chipwise.deploy.calibrate.node_rates import fit_terms, time_cases
 from chipwise.errors import MeasurementError, UnknownName
 from chipwise.predict.cost.terms import terms
@@ -37,13 +37,26 @@ def test_rising_basis_by_hand() -> None:
     assert basis.tolist() == [[1, 0, 0], [1, 0, 0], [1, 0.5, 0], [1, 1, 0], [1, 1, 1], [1, 1, 1]]
 
 
-def test_a_machine_with_known_rates_is_found_again() -> None:
-    rates, curves = fit_terms([(case, toy_seconds(case)) for case in cases()])
+@pytest.mark.parametrize("chosen", [cases(), with_fewer_large(cases())])
+def test_a_machine_with_known_rates_is_found_again(chosen: list[Case]) -> None:
+    rates, curves = fit_terms([(case, toy_seconds(case)) for case in chosen])
     assert rates["elementwise.relu"] == pytest.approx({"node": 1e-6, "value": 1e-9}, rel=0.01)
     assert rates["norm.rmsnorm"]["node"] == pytest.approx(1e-6, rel=0.05)
     curve = curves["matmul.fp32.vector"]
     assert list(curve.s_per_byte) == sorted(curve.s_per_byte)
     assert curve.s_per_byte[0] == pytest.approx(1e-11, rel=0.2)
+
+
+def test_a_brief_calibration_times_one_large_matrix_of_each_format() -> None:
+    """The largest one, so that bytes beyond the caches (30 ps each above 10 MB, else 10) are not taken for fast."""
+    chosen = with_fewer_large(cases())
+    large = [case for case in chosen if case.large]
+    assert sorted(case.weights for case in large) == ["fp32", "int4", "int8"]
+    assert min(case.stored_bytes for case in large) > 6e7
+    assert len(chosen) > 0.9 * len(cases())
+    timed = [(case, toy_seconds(case) + 2e-11 * max(0.0, case.stored_bytes - 1e7)) for case in chosen]
+    curve = fit_terms(timed)[1]["matmul.fp32.vector"]
+    assert curve.s_per_byte[-1] > 2e-11
 
 
 def test_what_leaves_the_caches_is_found_where_cases_are_large_enough() -> None:

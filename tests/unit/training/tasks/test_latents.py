@@ -221,5 +221,5 @@ def test_what_cannot_be_is_refused(opened: Any) -> None:
             build(SpaceSpec, {**SPACE, "image": {**image, **changes}})
     arch = design().arch
     other = replace(arch, head=replace(arch.head, latents=Latents(factor=4, channels=1)))
-    with pytest.raises(InputError, match="autoencoders for widths of 2"):
+    with pytest.raises(InputError, match=r"4 pixels wide .*; those of the data's autoencoders: 2 pixels wide"):
         FlowImages.load(opened.path).require_fit(other)

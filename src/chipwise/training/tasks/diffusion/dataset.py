@@ -102,9 +102,9 @@ class FlowImages(LabelledArrays):
             return None
         codec = self.codecs.get(latents.factor)
         if codec is None or codec.latents != latents:
-            known = ", ".join(map(str, self.codecs)) or "none"
+            known = " and ".join(_described(each.latents) for each in self.codecs.values()) or "none"
             raise InputError(
-                f"the model's latents are {latents.factor} pixels wide; the data has autoencoders for widths of {known}"
+                f"the model's latents are {_described(latents)}; those of the data's autoencoders: {known}"
             )
         return codec
 
@@ -257,3 +257,7 @@ class FlowImages(LabelledArrays):
         """Builds the data set from labelled images, the classifier for scoring, and the autoencoders."""
         held = {each.name: getattr(images, each.name) for each in fields(images)}
         return cls(**held, classifier=classifier, moments=moments, codecs=codecs)
+
+
+def _described(latents: Latents) -> str:
+    return f"{latents.factor} pixels wide (decoder with {latents.width} channels)"
