@@ -1,0 +1,104 @@
+"""Real searches with `auto` and with random search: same run file, seed and CPU time; test loss and measured time.
+
+    python benchmarks/real/live.py search images auto 0 --work W --out live.csv    # one search
+    python benchmarks/real/live.py report --out live.csv
+
+All searches have one worker and the prior that chipwise ships, and train one design for the rest of the budget. Random
+search draws that design at random from those within the limits. Rows that the table holds are not made again.
+Columns: task, strategy, seed, the winner's design, its test and validation loss (bits per byte or error rate) as
+exported, seconds per token or per input (measured median), tokens and charged CPU seconds of its training, CPU seconds
+of the whole search, and the deviation of the loss between seeds that chipwise assumes for the task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import resumable_rows
+from chipwise import api
+from chipwise.design.report.record import load
+from chipwise.design.run.spec import load_run
+from provenance import here
+
+COLUMNS = (
+    "task", "strategy", "seed", "design", "test_loss", "validation_loss", "p50_s", "tokens", "train_cpu_s", "cpu_s",
+    "seed_sd",
+)  # fmt: skip
+FILES = {"text": "clinic.yaml", "images": "vision.yaml", "words": "speech.yaml"}
+
+
+def search(task: str, strategy: str, seed: int, cpu: str, work: Path) -> dict[str, Any]:
+    """Runs or resumes one search; returns its row."""
+    given = yaml.safe_load((Path("examples") / FILES[task]).read_text())
+    given |= {"budget": {"cpu": cpu, "workers": 1}, "seed": seed, "prior": "shipped", "search": {"strategy": strategy}}
+    file = work / f"{task}-{strategy}-{seed}.yaml"
+    file.write_text(yaml.safe_dump(given))
+    folder = file.with_suffix("")
+    api.search(file, out=folder, resume=(folder / "record.json").exists())
+    record, settings = load(folder / "record.json"), load_run(file).task_settings
+    winner = record.trial(record.winner)
+    return {
+        "task": task, "strategy": strategy, "seed": seed, "design": winner.summary,
+        "test_loss": f"{winner.test_loss:.5f}", "validation_loss": f"{winner.loss:.5f}",
+        "p50_s": f"{winner.measured[settings.latency_metric]:.3g}", "tokens": winner.curve[-1].tokens,
+        "train_cpu_s": f"{winner.train_cpu_s:.1f}", "cpu_s": f"{sum(record.budget.spent.values()):.1f}",
+        "seed_sd": settings.metric.seed_sd, **here(),
+    }  # fmt: skip
+
+
+def report(rows: Sequence[dict[str, Any]]) -> None:
+    """Prints, for each task, losses and times of both strategies on the seeds that both have."""
+    for task in dict.fromkeys(row["task"] for row in rows):
+        mine = {(row["strategy"], row["seed"]): row for row in rows if row["task"] == task}
+        seeds = sorted(seed for strategy, seed in mine if strategy == "auto" and ("random", seed) in mine)
+        if not seeds:
+            continue
+        means = {}
+        for strategy in ("auto", "random"):
+            losses, times = (
+                [float(mine[strategy, seed][column]) for seed in seeds] for column in ("test_loss", "p50_s")
+            )
+            means[strategy] = statistics.mean(losses), statistics.mean(times)
+            text = " ".join(f"{loss:.4g}" for loss in losses)
+            print(f"{task}, {strategy}: loss {means[strategy][0]:.4g} ({text}), {means[strategy][1] * 1e6:.0f} µs")
+        off = math.log(means["auto"][0] / means["random"][0]) / float(mine["auto", seeds[0]]["seed_sd"])
+        print(
+            f"{task}: auto's loss is {off:+.1f} deviations of seeds from random's, its time "
+            f"{means['auto'][1] / means['random'][1]:.2f} times"
+        )
+
+
+def main() -> None:
+    """Searches or reports."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["search", "report"])
+    parser.add_argument("rest", nargs="*", help="search: task, strategy and seed")
+    parser.add_argument("--cpu", default="16 min", help="CPU time of one search")
+    parser.add_argument("--work", type=Path, default=Path("runs/live"))
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    rows = resumable_rows.read(options.out)
+    if options.what == "report":
+        report(rows)
+        return
+    task, strategy, seed = options.rest
+    if any((row["task"], row["strategy"], row["seed"]) == (task, strategy, seed) for row in rows):
+        return
+    options.work.mkdir(parents=True, exist_ok=True)
+    row = search(task, strategy, int(seed), options.cpu, options.work)
+    resumable_rows.write(options.out, [*resumable_rows.read(options.out), row], COLUMNS)
+    print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()
