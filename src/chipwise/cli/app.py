@@ -173,6 +173,8 @@ def run() -> None:
             sys.stdout.flush()  # reports a failed write here instead of at interpreter exit
             sys.exit(code)
     except ChipwiseError as error:
+        if is_interrupt(error):
+            sys.exit(130)
         _fail(error)
     except UsageError as error:
         if "\n" in str(error):  # the help text, if no command was given

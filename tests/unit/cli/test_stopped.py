@@ -14,6 +14,7 @@ from example_record import example_record
 
 from chipwise.api import runs
 from chipwise.cli import main
+from chipwise.errors import MissingExtra
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +108,26 @@ def test_ctrl_c_in_the_import_of_a_c_extension(command: list[str], said: str, mo
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 130
-    assert said in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert said in printed if said else not printed
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_package_is_missing_only_if_its_import_was_not_stopped(installed: bool, monkeypatch, capsys) -> None:
+    from chipwise import api
+
+    def missing(*_: object, **__: object) -> None:
+        cause = ImportError("initialization of _module failed")
+        cause.__cause__ = KeyboardInterrupt() if installed else None
+        raise MissingExtra("onnxruntime", "search") from cause
+
+    monkeypatch.setattr(api, "estimate", missing)
+    monkeypatch.setattr(sys, "argv", ["chipwise", "estimate", "x"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    printed = capsys.readouterr().err
+    assert end.value.code == (130 if installed else 1)
+    assert printed == "" if installed else "onnxruntime is not installed" in printed
 
 
 def test_ctrl_c_while_the_commands_are_imported(monkeypatch, capsys) -> None:

@@ -20,8 +20,8 @@ from chipwise.errors import MeasurementError, MissingExtra, UnknownName
 
 try:
     import llama_cpp
-except ImportError:  # pragma: no cover - depends on what is installed
-    raise MissingExtra("llama-cpp-python", "llama-cpp") from None
+except ImportError as error:  # pragma: no cover - depends on what is installed
+    raise MissingExtra("llama-cpp-python", "llama-cpp") from error
 
 CACHES = {"f32": 0, "f16": 1, "q8_0": 8, "q4_0": 2}  # ggml's codes of these types
 _LEAST_LEVEL = 3  # log level: 3 is a warning, 4 an error

@@ -13,8 +13,8 @@ from chipwise.errors import MeasurementError, MissingExtra
 
 try:
     import onnxruntime as ort
-except ImportError:  # pragma: no cover - depends on what is installed
-    raise MissingExtra("onnxruntime", "search") from None
+except ImportError as error:  # pragma: no cover - depends on what is installed
+    raise MissingExtra("onnxruntime", "search") from error
 
 
 Loaded: TypeAlias = tuple[ort.InferenceSession, Facts]

@@ -18,8 +18,8 @@ from chipwise.errors import MeasurementError, MissingExtra, Unsupported, line_of
 
 try:
     import openvino
-except ImportError:  # pragma: no cover - depends on what is installed
-    raise MissingExtra("openvino", "openvino") from None
+except ImportError as error:  # pragma: no cover - depends on what is installed
+    raise MissingExtra("openvino", "openvino") from error
 
 
 class OpenVinoSession:

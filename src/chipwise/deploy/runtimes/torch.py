@@ -19,8 +19,8 @@ try:
     import torch
 
     from chipwise.deploy.runtimes.torch_serving import Serving, load
-except ImportError:  # pragma: no cover - depends on what is installed
-    raise MissingExtra("torch", "search") from None
+except ImportError as error:  # pragma: no cover - depends on what is installed
+    raise MissingExtra("torch", "search") from error
 
 Mode = Literal["eager", "compiled", "graphs"]
 

@@ -542,11 +542,13 @@ class Chooser:
 
     def _factor(self, rows: Rows, tokens: Float64Array) -> Float64Array:
         """Factor on the law's loss for the sampling steps, operators and depth of ``rows`` after ``tokens``, (n,)."""
-        change = self._change(rows, tokens) + self._by_depth(self._operators.depths, rows, tokens)
+        known = self._operators.depths
+        deepest = change_after(known[max(known)], tokens) if known else 0.0
+        change = self._change(rows, tokens) + self._by_depth(known, rows, tokens, deepest)
         return self._start.of_passes(self._space.equal_steps(rows)) * np.exp(change)
 
     def _by_depth(
-        self, known: Mapping[int, Mapping[float, float]], rows: Rows, tokens: Float64Array, otherwise: ArrayLike = 0.0
+        self, known: Mapping[int, Mapping[float, float]], rows: Rows, tokens: Float64Array, otherwise: ArrayLike
     ) -> Float64Array:
         """Change of the ln loss after ``tokens``, (n,), by number of layers; ``otherwise`` where that is unknown."""
         depths, total = self._space.values(rows, "depth"), np.broadcast_to(otherwise, len(rows))

@@ -369,8 +369,9 @@ class Finals:
             among = tuple(QUANTISERS) if bits < ALIKE_FROM_BITS else ("nearest",)
             choice = choose(item.design, weights, packing, judge, among=among)
             found = plain(choice)
-            if learns(self._spec, self._target, item.design) and self._can_learn:
-                self._trials.note(item.number, quantised=found)
+            begun = "learning" in item.notes.quantised  # in a run that was stopped then; its cost is charged already
+            if learns(self._spec, self._target, item.design) and (begun or self._can_learn):
+                self._trials.note(item.number, quantised=found | {"learning": True})
                 found = {**plain(self._beside_learned(item, choice, judge)), "start": choice.method}
         self._trials.note(item.number, quantised=found)
         return self._trials[item.number]

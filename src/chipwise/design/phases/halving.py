@@ -337,7 +337,8 @@ class Halving:
 
     def _give_the_rest(self, item: Candidate) -> None:
         """Gives the remaining budget to ``item``, whose final training run is the only one or follows a failed one."""
-        study, left = self._trials.study, self._left() - self._kept(item)
+        study, left, kept = self._trials.study, self._left(), self._kept(item)
+        left = left - kept if left - kept > self._allowance.shortest else left
         failed = sum((item.notes.promoted > 0 or self._at_once) and not item.alive for item in self._candidates())
         if study.memory.get("rest") == failed or not math.isfinite(left):
             return

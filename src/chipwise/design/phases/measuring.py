@@ -151,9 +151,8 @@ class CandidateMeasurer:
     def _references(self) -> list[Candidate]:
         """Of the reference designs that meet the limits as measured or predicted, those that were trained longest."""
         known = [item for item in self._trials.all() if item.is_reference and item.alive and not item.notes.earlier]
-        found = [
-            item for item in known if item.measured or not (self._measures_references or item.notes.within is False)
-        ]
+        sure = self._measures_references
+        found = [item for item in known if item.notes.within is not False and (item.measured or not sure)]
         longest = max((len(item.rungs) for item in found), default=0)
         return [item for item in found if len(item.rungs) == longest]
 

@@ -472,6 +472,7 @@ class Search(StoredRun):
         self._phase("explaining the answer")
         trained = [item for item in self.trials.all() if item.rungs and not item.is_reference]
         alone = self.allowance.alone
+        sure = [item for item in ready.references if self.trials[item.number].measured or not ready.target.measures]
         try:
             found = explain_answer(
                 self.space,
@@ -479,7 +480,7 @@ class Search(StoredRun):
                 halving.observations(),
                 trained,
                 winner=self.trials[winner.number],
-                references=ready.references if alone else (),
+                references=sure if alone else (),
                 whole=self.allowance.total if alone else None,
                 seed=self.spec.seed,
             )

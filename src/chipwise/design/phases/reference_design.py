@@ -161,7 +161,7 @@ def _largest_first(
     """
     most = most_parameters(spec.allowance, slower=slower)
     limits = (*spec.limits, *target.limits)
-    growing = tuple(limit for limit in limits if limit.metric in MEASURED_METRICS)
+    growing = tuple(limit for limit in limits if limit.metric in MEASURED_METRICS and limit.op == "<=")
 
     def fits(predicted: Mapping[str, Bounds], limits: Sequence[Constraint] = limits) -> bool:
         if target.measures:

@@ -66,7 +66,7 @@ class OperatorPrior:
         operators: Effects by choice and value; values that are not listed change nothing.
         grouped: Effect of key heads that several query heads share; None if unknown.
         depths: By number of layers, how much higher the ln loss is than the scaling law expects from the parameters,
-            for several numbers of training tokens.
+            for several numbers of training tokens. Deeper designs than the deepest are treated like it.
         spread: Standard deviation of final ln losses, from which the effects of sizes and operators are removed.
         agreement: Maps k to the correlation between ln losses after 1/k of the training and ln losses at its end, from
             which the same effects are removed.

@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 from toy_run import MEASURED
 
 from chipwise.deploy.export.onnx import random_weights
+from chipwise.design.phases import finals as finals_module
 from chipwise.design.phases.finals import Finals
 from chipwise.design.phases.task_evaluation import SPARE, TaskEvaluation
 from chipwise.design.run.spec import run_spec
@@ -195,6 +196,21 @@ def test_a_finalists_quantiser_is_the_one_of_least_loss_and_is_noted() -> None:
     packing, judge = finals._packing(item, weights)
     assert packing.quantiser is QUANTISERS[item.notes.quantised["method"]]
     assert judge(*restored(item.design, weights, packing)) == pytest.approx(min(losses.values()))
+
+
+def test_learned_rounding_that_a_stop_interrupted_is_repeated_without_asking_for_budget_again(monkeypatch) -> None:
+    """No budget is left: an earlier attempt has used it. Without such an attempt nothing is learned."""
+    monkeypatch.setattr(finals_module, "learns", lambda spec, target, design: True)
+    for noted, tried in (({}, 0), ({"method": "gptq", "learning": True}, 1)):
+        finals, item = text_finals("auto")
+        finals._spec = replace(finals._spec, budget=replace(finals._spec.budget, cpu="10 min", final=None))
+        assert finals._spec.allowance.whole
+        item.notes.quantised, learned = noted, []
+        finals._beside_learned = lambda item, choice, judge, learned=learned: learned.append(item) or choice
+        finals._with_quantiser(item, random_weights(item.design.arch, seed=0))
+        assert len(learned) == tried
+        assert "learning" not in item.notes.quantised
+        assert ["learning" in each for each in item.noted] == [True] * tried + [False]
 
 
 def test_a_finalist_without_narrow_weights_is_rounded_to_nearest() -> None:

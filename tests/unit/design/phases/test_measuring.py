@@ -54,6 +54,28 @@ class Predicts:
         assert list(measured) == []
 
 
+def test_a_reference_design_outside_the_limits_sets_no_pace(monkeypatch) -> None:
+    """Whether a run measures all reference designs or, if it trains one model, the best of them."""
+    labels = choice_labels(SPACE)
+    study = Study(None, name="toy", directions=["minimize"] * len(SPEC.goals), identity="i", choices=labels)
+    trials = Trials(study, SPEC, SPACE)
+    rows = {SPACE.design(row).arch.d_model: row for row in SPACE.sample(50, np.random.default_rng(0))}
+    notes = {
+        128: {"measured": {"tpot_p50": 3e-3}, "within": False},
+        64: {"measured": {"tpot_p50": 2e-3}, "within": True},
+    }
+    for width, told in (*notes.items(), (32, {})):
+        number = trials.add_reference(SPACE.choices(rows[width]), predicted={"tpot_p50": [1e-3, 1e-3, 1e-3]})
+        trials.note(number, **told)
+    item = trials[trials.add(rows[32], predicted={"tpot_p50": [1e-3, 1e-3, 1e-3]})]
+    target = SimpleNamespace(measures=True, limits=(), learn=lambda measured: None)
+    for alone in (False, True):
+        spec = dataclasses.replace(SPEC, budget=dataclasses.replace(SPEC.budget, final=None)) if alone else SPEC
+        assert spec.allowance.alone is alone
+        measurer = CandidateMeasurer(trials, spec, SimpleNamespace(), target)
+        assert [limit.limit for limit in measurer._pace_of(item)] == [2e-3]
+
+
 @pytest.mark.parametrize(("seconds", "good"), [(9e-3, True), (11e-3, False)])
 def test_two_predictions_of_one_device_are_compared_by_value(seconds: float, good: bool) -> None:
     """The reference design takes 10 ms, known within a factor of two. What is not known of the device is of both, so a
@@ -105,6 +127,28 @@ def test_a_reference_design_comes_with_what_was_just_measured_of_it() -> None:
     paces = [no_slower_than(found, spec.limits) for found in (fresh, again)]
     assert paces[0] == paces[1]
     assert paces[0][0].limit == fresh[0].design.arch.d_model * 1e-6
+
+
+class Deep(Measures):
+    """As above, but a layer takes 10 µs."""
+
+    def predict(self, design):
+        value = len(design.arch.layers) * 1e-5
+        return {"tpot_p50": [value, value, value]}
+
+    def within_limits(self, item) -> bool:
+        self._trials.note(item.number, measured={"tpot_p50": len(item.design.arch.layers) * 1e-5}, within=True)
+        return True
+
+
+@pytest.mark.parametrize(("limits", "depth"), [([">= 25 us", "<= 35 us"], 3), (["<= 35 us"], 3), ([">= 35 us"], 4)])
+def test_the_shallowest_design_rules_out_deeper_ones_only_if_it_takes_too_much(limits: list[str], depth: int) -> None:
+    spec = dataclasses.replace(SPEC, constraints={"tpot_p50": limits})
+    study = Study(None, name="toy", directions=["minimize"] * len(spec.goals), identity="i", choices={})
+    trials = Trials(study, spec, SPACE)
+    machine = Deep(trials)
+    (found,) = reference_designs(trials, spec, machine, measurer=machine)
+    assert len(found.design.arch.layers) == depth
 
 
 class Slow(Measures):

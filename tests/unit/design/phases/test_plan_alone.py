@@ -118,9 +118,10 @@ class FailsOnce(TimedTrainer):
                 self.failed, self.clock.left_s = True, left_s / 2
 
 
-def test_where_the_long_training_fails_the_next_design_gets_what_is_left() -> None:
+@pytest.mark.parametrize("kept_s", [0.0, 60.0])  # 60 s: more than what the failed training leaves
+def test_where_the_long_training_fails_the_next_design_gets_what_is_left(kept_s: float) -> None:
     clock = Clock(100.0, 1.0)
-    trials, halving, trainer = run(clock)
+    trials, halving, trainer = run(clock, kept=lambda item: kept_s if trainer.failed else 0.0)
     trainer.__class__ = FailsOnce
     halving.explore([])
     (finalist,), _ = halving.promote([])
@@ -301,13 +302,13 @@ def test_the_fewer_the_layers_the_longer_convolutions_are_worth_something() -> N
 
 
 def test_the_law_knows_that_parameters_in_few_layers_are_worth_less() -> None:
-    """After 9.3 million tokens one layer is 6 % worse than its parameters promise, four layers .6 % better."""
+    """After 9.3 million tokens one layer is 6 % worse than its parameters promise, four layers or more .6 % better."""
     spec = dataclasses.replace(SPEC, space=dataclasses.replace(SPEC.space, depth=(1, 2, 3, 4, 7)))
     space = SearchSpace(spec.space)
     plain, told = around_the_reference(spec), around_the_reference(spec, operators=OWN_KEYS)
     designs = [REFERENCE | {"depth": depth, "layers": [LAYER] * depth} for depth in (1, 4, 7)]
     rows = np.array([space.nearest(one) for one in designs])
-    for tokens, changes in {410e3: [0, 0, 0], 4.1e6: [0.0474, -0.025, 0], 9.3e6: [0.060, -0.006, 0]}.items():
+    for tokens, changes in {410e3: [0, 0, 0], 4.1e6: [0.0474, -0.025, -0.025], 9.3e6: [0.060, -0.006, -0.006]}.items():
         ratio = told._law([])(rows, np.full(3, tokens)) / plain._law([])(rows, np.full(3, tokens))
         np.testing.assert_allclose(np.log(ratio), changes, atol=2e-4)
     np.testing.assert_array_equal(told._worth(rows), plain._worth(rows))  # operators are compared at equal depth
