@@ -14,7 +14,8 @@ validation bits per byte and charged CPU seconds of the training, CPU seconds of
 time and peak memory. ``old-search`` are searches whose law counted every pass over the text as new text; rows with
 ``-before`` are older than learned rounding in searches, and drawn designs among them were rounded to the nearest; in
 ``expert-zen5.csv`` ``search-before`` are searches with an earlier prior, and ``search-depths`` and ``search-one-key``
-those with parts of the present one.
+those with parts of the present one. In ``expert-xeon-2026-11-30.csv`` ``search-before`` are searches that measured all
+reference designs and calibrated for twice as long.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ DESIGN = re.compile(
     r"(?P<kind>\w+):(?P<ffn>\d+) v(?P<vocab>\d+) (?P<tied>tied|untied)"
 )
 FITTED = ("expert.csv",)
-JUDGED = (*FITTED, "expert-xeon.csv", "expert-zen3.csv", "expert-zen5.csv")
+JUDGED = (*FITTED, "expert-xeon.csv", "expert-xeon-2026-11-30.csv", "expert-zen3.csv", "expert-zen5.csv")
 LENGTHS = {2.5e6: "below 2.5 M tokens", 5e6: "2.5 to 5 M tokens", 12e6: "5 to 12 M tokens"}
 LONG = 30.0
 EXPONENTS, REPEATS = ((0.2, 0.3, 0.4, 0.5), (0.25, 0.3, 0.34, 0.4, 0.5)), (2.0, 3.0, 4.0, 5.0, 8.0, math.inf)
