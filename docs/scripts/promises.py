@@ -238,7 +238,7 @@ PROMISES = (
     Promise(57, "The order of attention and feed-forward.", "space orders", r"(?m)(d\d+ L\d .*?-none.*)$"),
     Promise(58, "Fewer heads, wider feed-forward.", "explain", r"\d+ KV heads -> \d+"),
     Promise(59, "A search that is better than random search.", "strategies", r"random +as a baseline",
-            "a gain on real training runs; there, searches only equalled random search"),
+            "a gain on real training runs of images and sounds, where searches only equalled random search"),
     Promise(60, "Predictors that learn from deployed devices.", "runtimes", r"\d+ runtimes",
             "reading devices' measurements as they arrive (chipwise teach reads tables and kits' results)"),
     Promise(61, "Dozens of different target devices.", "devices", r"(?m)^xring-o1 +.*?GB/s"),

@@ -15,11 +15,11 @@ training step took 11 to 18 % longer on the processor of ``scaling.PACE`` and 28
 lies between the two. Where matrix products take longer, convolutions take a smaller part of the time (3 % on a
 processor with AVX2 that trains eight times as slowly). If several query heads share a key head, the loss after eight
 million tokens is higher than the smaller number of parameters explains: by 0.4 % in two pairs
-(``benchmarks/real/heads.csv``) and by 1.3 ± 0.2 % on the mean of 39 long training runs (``text_law.py``); the constant
-lies between the two. After 410,000 tokens there is no visible difference (0.000 ± 0.009).
+(``benchmarks/real/heads.csv``) and by 1.1 ± 0.2 % on the mean of 49 long training runs (``text_law.py``); the constant
+is the latter. After 410,000 tokens there is no visible difference (0.000 ± 0.009).
 
 The scaling law counts parameters, not layers. The part of the loss that it does not explain depends on the number of
-layers (``benchmarks/real/text_law.py``, 56 long training runs on four processors). Models with one layer are worse than
+layers (``benchmarks/real/text_law.py``, 66 long training runs on four processors). Models with one layer are worse than
 the law expects, by 4.5 % after 3.5 million tokens, 6 % after 9 million and 7 % after 16 million. Models with two layers
 are worse by 3 % after four million tokens and agree with the law after nine million. Models with four to six layers are
 better by 2.5 % after four million tokens (four layers) and by 0.6 % after eight million.
