@@ -174,16 +174,15 @@ def _largest_first(
 
     asked = (one for one in spec.task_settings.references(spec.space) if spec.task_settings.family(one) == family)
     sized = sorted(((one, design_of(one, spec=spec.space, name="baseline")) for one in asked), key=size_order)
-    shapes = {design: _but_depth(choices, design) for choices, design in sized}
     shallowest: dict[str, Design] = {}
-    for _, design in sorted(sized, key=lambda pair: len(pair[1].arch.layers)):
-        shallowest.setdefault(shapes[design], design)
+    for choices, design in sorted(sized, key=lambda pair: len(pair[1].arch.layers)):
+        shallowest.setdefault(_but_depth(choices, design), design)
     possible = cache(lambda shape: fits(target.predict(shallowest[shape]), growing))
     soft = any(not limit.hard for limit in spec.limits)
     for _, group in groupby(sized, key=(lambda item: (False, 0)) if soft else size_order):
         fitting = []
         for number, (choices, design) in enumerate(group):
-            if not possible(shapes[design]):
+            if not possible(_but_depth(choices, design)):
                 continue
             predicted = target.predict(design)
             if fits(predicted):
