@@ -95,7 +95,7 @@ def charge_of(item: Candidate, allowance: Allowance) -> float:
 def plan_with(
     make: Callable[[], tuple[Rung, ...]], candidates: Sequence[Candidate], allowance: Allowance
 ) -> tuple[Rung, ...]:
-    """Plans the remaining budget; the finished training of ``candidates`` counts in the plan.
+    """Plans the remaining budget; its numbers of training runs include those that ``candidates`` have finished.
 
     Args:
         make: Plans the remaining budget for new candidates.

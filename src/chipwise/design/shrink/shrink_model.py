@@ -76,7 +76,7 @@ class Shrunk:
         return None if (both := self.request_s) is None else both[1] / both[0]
 
     def summary(self) -> dict[str, object]:
-        """The result as JSON values, without single latency samples."""
+        """The result as JSON values, without the individual latency samples."""
         times = {}
         for name, item in (("latency", self.latency), ("original_latency", self.original_latency)):
             if item is not None:

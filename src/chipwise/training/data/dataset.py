@@ -145,7 +145,7 @@ def with_held(model: Module, data: Dataset) -> Module:
 
 
 def fitting(part: object, kind: type[PartT], message: str) -> PartT:
-    """Returns ``part``, a model's stem or head, if its type is ``kind``, the type that the data needs.
+    """Returns ``part`` (a model's stem or head) if it has the type ``kind`` that the data needs.
 
     Raises:
         InputError: ``part`` has a different type; ``message`` is the error text.

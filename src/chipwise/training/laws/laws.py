@@ -252,7 +252,7 @@ def places(shapes: Shapes) -> Float64Array:
 
 @cache
 def shipped() -> Law:
-    """Loads the law that was fitted to published training runs, for an unknown tokenizer and text."""
+    """Loads the law that was fitted to published training runs, for use if tokenizer and text are unknown."""
     return law_from(read_mapping(DATA))
 
 
