@@ -223,7 +223,7 @@ class Search(StoredRun):
         alone, pace = self.allowance.alone, spec.task_settings.latency_metric
         loss = self._chooser(priced, data, past).law_of if alone else None  # only the best of them is built upon
         references = reference_designs(self.trials, spec, target, measurer=measurer, others=others, loss=loss)
-        measured = target.measures and not alone
+        measured = measurer.measures_references
         limits = (*priced.limits, *no_slower_than(references, spec.limits, measured=measured, pace=pace))
         chooser = self._chooser(replace(priced, limits=limits), data, past)
         if alone:
