@@ -44,7 +44,7 @@ LEAST_LOSS = 1e-4  # smallest loss used, so that logarithms are finite
 POOL = 4_000
 ALIKE = (0.8, 1.25)  # bounds of width, depth and so on, relative to the design that a run stays around
 KEPT = ("vocab_size", "patch")  # choices in which conventional designs of other sizes must equal the reference design
-SMALLEST = 0.7  # least parameters of such a conventional design, relative to the largest within the limits
+SMALLEST = 0.5  # least parameters of such a conventional design, relative to the largest within the limits
 AS_MANY = (0.7, 1.4)  # bounds of parameters, relative to the design that a run stays around
 FEWEST_ALIKE = 5  # with fewer designs around one size, the whole pool stays
 FEWEST = 3  # with at least this many training runs of earlier searches, the quality model is used at once
@@ -190,8 +190,8 @@ class Chooser:
         Short training runs favour small designs that are worse after long training. The law cannot correct this if
         the long training is about a hundred times longer. But among designs of one size, short runs do show which
         operators lower the loss. The law chooses the size. It compares conventional designs within the limits that have
-        at least ``SMALLEST`` times as many parameters as the largest of them, and selects the one with the lowest loss
-        after long training. If latency is an objective and a clearly faster design has nearly the same loss by the law,
+        at least ``SMALLEST`` times as many parameters as the largest of them, each with the operators whose effects the
+        prior knows, and selects the one with the lowest loss after long training. If latency is an objective and a clearly faster design has nearly the same loss by the law,
         the fastest such design is selected instead. Choices per layer are changed in all layers at once.
 
         Args:
@@ -210,7 +210,8 @@ class Chooser:
         sizes = sizes[kept & (count >= SMALLEST * count[kept].max(initial=0.0))]
         if not len(sizes):
             return
-        row = sizes[self._fastest_as_good(sizes, traded)][None]
+        forms = self._with_known_operators(sizes)
+        row = forms[self._fastest_as_good(forms, traded)][None]
         once = self._changed(row)
         rows = distinct_rows(np.vstack([row, once, self._changed(once)]))[0]
         self._like = row
@@ -245,11 +246,23 @@ class Chooser:
             rows[:, columns] = np.where(active[:, columns], rows[:, columns], rows[:, columns[:1]])
         for name, columns in self._space.columns.items():
             if name not in SERVED:
-                for value in range(self._space.cardinalities[columns[0]]):
-                    other = rows.copy()
-                    other[:, columns] = value
-                    found.append(other)
+                found.extend(self._with_each_value(rows, columns))
         return distinct_rows(self._space.canonical(np.vstack(found)))[0]
+
+    def _with_known_operators(self, rows: Rows) -> Rows:
+        """All combinations of the ``rows`` with the operators that the prior knows, as far as they keep the limits."""
+        for name in self._operators.operators:
+            if name in self._space.columns:
+                changed = self._with_each_value(rows, self._space.columns[name])
+                rows = distinct_rows(self._space.canonical(np.vstack([rows, *changed])))[0]
+        return rows[excess(self._limits, self._metrics(rows)) <= 0]
+
+    def _with_each_value(self, rows: Rows, columns: NDArray[np.int64]) -> Iterator[Rows]:
+        """Yields ``rows`` with each value of the choice in ``columns``, the same in all layers."""
+        for value in range(self._space.cardinalities[columns[0]]):
+            other = rows.copy()
+            other[:, columns] = value
+            yield other
 
     def _kept(self, rows: Rows) -> Rows:
         """Selects the ``rows`` within the limits; if the run stays around one design, only rows of about its size."""

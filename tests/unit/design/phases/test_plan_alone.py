@@ -149,11 +149,15 @@ def around_the_reference(
     conventional: Sequence[dict[str, object]] = (REFERENCE,),
     operators: operators.OperatorPrior = operators.NOTHING_KNOWN,
     final: float = 70.0,
+    convolved: float = 1.0,
 ) -> Chooser:
+    """A chooser around the best of ``conventional``; convolutions make a design ``convolved`` times as large."""
     space = SearchSpace(spec.space)
 
     def priced(rows):
         size = space.values(rows, "d_model") * space.values(rows, "depth") * 1.0
+        if "conv" in space.index:
+            size = size * np.where(np.asarray(space.values(rows, "conv")) == "both", convolved, 1.0)
         return dict.fromkeys(("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99"), size * 1e-6) | {
             "peak_memory": size, "parameters": size * 1000,
         }  # fmt: skip
@@ -214,13 +218,32 @@ def test_a_design_that_grows_deeper_repeats_its_first_layer() -> None:
 
 
 def test_the_centre_is_the_conventional_design_that_the_law_finds_best_down_to_a_share_of_the_largest() -> None:
-    """Of depths 6, 5 and 2 at a width of 32, the law promises most for the least; two layers are less than 0.7 of six
+    """Of depths 6, 5 and 2 at a width of 32, the law promises most for the least; two layers are less than half of six
     (the toy counts width times depth as parameters), five are not."""
     spec = dataclasses.replace(SPEC, space=dataclasses.replace(SPEC.space, depth=(2, 5, 6)))
     conventional = [REFERENCE | {"d_model": 32, "depth": depth, "layers": [LAYER] * depth} for depth in (6, 5, 2)]
     chooser = around_the_reference(spec, conventional)
     depths = [SearchSpace(spec.space).choices(row)["depth"] for row in chooser.next(1, [], [])]
     assert depths == [5]
+
+
+@pytest.mark.parametrize(("gain", "centre"), [(0.5, (4, "both")), (0.0, (6, "none"))])
+def test_a_smaller_design_with_an_operator_that_is_known_to_help_is_the_centre(
+    gain: float, centre: tuple[int, str]
+) -> None:
+    """The limits hold six layers without convolutions, four with; long training prefers six, but for the operator."""
+    spec = dataclasses.replace(
+        SPEC,
+        constraints={"tpot_p50": f"<= {6 * 32} us"},
+        space=dataclasses.replace(SPEC.space, depth=(4, 6), conv=("none", "both")),
+    )
+    known = operators.OperatorPrior(
+        operators={"conv": {"both": operators.Operator(loss={1e6: -gain}, seconds=0.0)}} if gain else {}
+    )
+    conventional = [REFERENCE | {"d_model": 32, "depth": depth, "layers": [LAYER] * depth} for depth in (6, 4)]
+    chooser = around_the_reference(spec, conventional, known, final=1e6, convolved=1.4)
+    (choices,) = [SearchSpace(spec.space).choices(row) for row in chooser.next(1, [], [])]
+    assert (choices["depth"], choices["conv"]) == centre
 
 
 def test_the_design_that_is_trained_at_once_is_measured_first_and_gets_all_that_is_left() -> None:

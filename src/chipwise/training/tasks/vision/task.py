@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from chipwise.model.kinds.image.choices import ImageSpace
 from chipwise.model.ops.workload import Workload
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.laws import operators
 from chipwise.training.tasks.one_pass import ACCURACY, LATENCY, LAW, check_axes, defaults, inputs_of
 from chipwise.training.tasks.protocol import Need, Task, TaskLabels
 from chipwise.training.tasks.references import deit_proportions
@@ -41,6 +42,7 @@ VISION = Task(
         load=LOAD,
     ),
     law=LAW,
+    operators=operators.IMAGES,
     needs=Need(
         part="image",
         message="is missing; describe the images: {size: 28, classes: 10, patch: [4, 7, 14]}",

@@ -1,0 +1,95 @@
+"""Classifiers that differ in patches, stem and pooling, trained for equal CPU time: what these are worth over many epochs.
+
+    python benchmarks/real/stems.py images --work W --out benchmarks/real/stems.csv    # or words
+    python benchmarks/real/stems.py report --out benchmarks/real/stems.csv
+
+The designs of a task share width, layers and heads, the data of ``examples/vision.yaml`` or ``examples/speech.yaml``,
+and the seed. Losses are error rates. Rows that the table holds are not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import resumable_rows
+from chipwise.design.run.spec import load_run
+from chipwise.model.space.designs import design_of
+from chipwise.training.data.recipe import Recipe
+from chipwise.training.loop.evaluate import load_model
+from chipwise.training.loop.trainer import train
+from provenance import here
+
+COLUMNS = (
+    "task", "patch", "stem", "pooling", "width", "layers", "seed", "cpu_budget_s", "epochs", "tokens", "parameters",
+    "validation_error", "test_error", "charged_cpu_s",
+)  # fmt: skip
+FILES = {"images": "vision.yaml", "words": "speech.yaml"}
+SHAPES = {"images": (96, 2, 6, 384), "words": (96, 3, 4, 256)}  # width, layers, heads of 16, feed-forward
+DESIGNS = {
+    "images": (
+        *((14, "patches", "mean"), (14, "conv16", "mean"), (7, "patches", "mean"), (14, "conv16", "first")),
+        (14, "patches", "first"),
+    ),
+    "words": (
+        *((20, "patches", "first"), (20, "conv32", "first"), (20, "conv32", "mean"), (10, "conv32", "first")),
+        *((20, "patches", "mean"), (10, "patches", "first")),
+    ),
+}
+
+
+def drawn(shape: tuple[int, int, int, int], patch: int, stem: str, pooling: str) -> dict[str, Any]:
+    """Choices of a classifier with equal layers."""
+    width, depth, heads, ffn = shape
+    layer = {"heads": heads, "kv_heads": heads, "square": "none", "ffn": "gelu", "ffn_width": ffn}
+    return {
+        "d_model": width, "depth": depth, "head_size": 16, "tie_embeddings": False, "weights": "fp32",
+        "sharing": "none", "patch": patch, "stem": stem, "pooling": pooling, "layers": [layer] * depth,
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Trains what the table lacks."""
+    import torch
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", choices=sorted(FILES))
+    parser.add_argument("--cpu-s", type=float, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--work", type=Path, default=Path("runs/stems"))
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    spec, shape = load_run(Path("examples") / FILES[options.task]), SHAPES[options.task]
+    task = spec.task_settings.open(
+        spec.data, base=Path(spec.folder), folder=options.work / f"{options.task}-corpus", space=spec.space
+    )
+    task.prepare()
+    for patch, stem, pooling in DESIGNS[options.task]:
+        own = {"task": options.task, "patch": str(patch), "stem": stem, "pooling": pooling, "seed": str(options.seed)}
+        own["cpu_budget_s"] = f"{options.cpu_s:g}"
+        rows = resumable_rows.read(options.out)
+        if any(own.items() <= row.items() for row in rows):
+            continue
+        choices = drawn(shape, patch, stem, pooling) | {"vocab_size": spec.space.vocab_size[0]}
+        arch = design_of(choices, spec=replace(spec.space, head_size=(16,)), name="stem").arch
+        data, recipe = task.data(arch).load(), Recipe(**task.recipe)
+        place = options.work / f"{options.task}-{patch}-{stem}-{pooling}-{options.seed}-{options.cpu_s:g}"
+        found = train(arch, data, cpu_budget_s=options.cpu_s, seed=options.seed, folder=place, recipe=recipe)
+        test = data.judge(load_model(arch, found.weights), split="test").loss
+        row = own | {
+            "width": shape[0], "layers": shape[1], "tokens": found.tokens, "epochs": "",
+            "parameters": arch.parameters(), "validation_error": f"{found.loss:.5f}", "test_error": f"{test:.5f}",
+            "charged_cpu_s": f"{found.cpu_s:.1f}", **here(),
+        }  # fmt: skip
+        resumable_rows.add(rows, row, options.out, COLUMNS)
+        print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()
