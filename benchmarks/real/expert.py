@@ -93,6 +93,7 @@ DRAWN: Mapping[str, dict[str, Any]] = {
     "slow-reference": drawn(160, 2, (5, 1), 416, 4096, "none", tied=True),  # of two searches on a slower core
     "one-layer-reference": drawn(128, 1, (2, 2), 352, 4096, "none", tied=True, head=64),
     "two-layers-reference": drawn(128, 2, (2, 2), 352, 4096, "none", tied=True, head=64),  # on a Xeon with AMX
+    "three-layers-reference": drawn(128, 3, (2, 2), 352, 4096, "none", tied=True, head=64),  # there, for 40 CPU-minutes
     "two-layers-conv": drawn(96, 2, (4, 1), 256, 4096, "both", tied=True, kind="gelu"),  # of a search, but for conv
     "shallow-conv": drawn(160, 3, (5, 1), 416, 8192, "both", tied=True),
 }

@@ -189,9 +189,10 @@ class Chooser:
 
         Short training runs favour small designs that are worse after long training. The law cannot correct this if
         the long training is about a hundred times longer. But among designs of one size, short runs do show which
-        operators lower the loss. The law chooses the size. It compares conventional designs within the limits that have
-        at least ``SMALLEST`` times as many parameters as the largest of them, each with the operators whose effects the
-        prior knows, and selects the one with the lowest loss after long training. If latency is an objective and a clearly faster design has nearly the same loss by the law,
+        operators lower the loss. The law chooses the size, together with the operators whose effects the prior knows.
+        It compares conventional designs, also with fewer heads or narrower layers, that are within the limits and have
+        at least ``SMALLEST`` times as many parameters as the largest of them, and selects the one with the lowest loss
+        after long training. If latency is an objective and a clearly faster design has nearly the same loss by the law,
         the fastest such design is selected instead. Choices per layer are changed in all layers at once.
 
         Args:
@@ -204,13 +205,13 @@ class Chooser:
         largest = min(references, key=self.law_of)
         alike = [one for one in conventional if all(one.get(name) == largest.get(name) for name in ("weights", *KEPT))]
         sizes = distinct_rows(np.array([self.nearest(one) for one in (largest, *alike)], np.int64))[0]
-        priced = self._metrics(sizes)
+        forms = self._with_known_operators(self._narrowed(sizes))
+        priced = self._metrics(forms)
         count, most = priced["parameters"], self._metrics(np.array([self.nearest(largest)]))["parameters"]
         kept = (excess(self._limits, priced) <= 0) & (count <= most)
-        sizes = sizes[kept & (count >= SMALLEST * count[kept].max(initial=0.0))]
-        if not len(sizes):
+        forms = forms[kept & (count >= SMALLEST * count[kept].max(initial=0.0))]
+        if not len(forms):
             return
-        forms = self._with_known_operators(sizes)
         row = forms[self._fastest_as_good(forms, traded)][None]
         once = self._changed(row)
         rows = distinct_rows(np.vstack([row, once, self._changed(once)]))[0]
@@ -219,7 +220,8 @@ class Chooser:
         if len(near) < FEWEST_ALIKE:  # the limits leave hardly any designs of that size
             self._like = None
             return
-        self.pool = near[np.lexsort((self._differences(near, row), self._worth(near)))]
+        apart = self._differences(near, row)
+        self.pool = near[np.lexsort((apart, self._worth(near, row), apart > 0))]
 
     def _fastest_as_good(self, rows: Rows, traded: tuple[str, float] | None) -> int:
         """Index of the row with the lowest loss by the law, or of a clearly faster row with about the same loss."""
@@ -247,22 +249,31 @@ class Chooser:
         for name, columns in self._space.columns.items():
             if name not in SERVED:
                 found.extend(self._with_each_value(rows, columns))
-        return distinct_rows(self._space.canonical(np.vstack(found)))[0]
+        return distinct_rows(np.vstack(found))[0]
+
+    def _narrowed(self, rows: Rows) -> Rows:
+        """``rows`` and those that differ from one of them in a single number and have fewer parameters; equal SIZES."""
+        found, most = [rows], self._metrics(rows)["parameters"]
+        for name, columns in self._space.columns.items():
+            if name not in (*SERVED, *SIZES) and not self._by_name(columns):
+                others = self._with_each_value(rows, columns)
+                found.extend(other[self._metrics(other)["parameters"] < most] for other in others)
+        return distinct_rows(np.vstack(found))[0]
 
     def _with_known_operators(self, rows: Rows) -> Rows:
-        """All combinations of the ``rows`` with the operators that the prior knows, as far as they keep the limits."""
+        """All combinations of the ``rows`` with the operators whose effects the prior knows."""
         for name in self._operators.operators:
             if name in self._space.columns:
                 changed = self._with_each_value(rows, self._space.columns[name])
-                rows = distinct_rows(self._space.canonical(np.vstack([rows, *changed])))[0]
-        return rows[excess(self._limits, self._metrics(rows)) <= 0]
+                rows = distinct_rows(np.vstack([rows, *changed]))[0]
+        return rows
 
     def _with_each_value(self, rows: Rows, columns: NDArray[np.int64]) -> Iterator[Rows]:
         """Yields ``rows`` with each value of the choice in ``columns``, the same in all layers."""
         for value in range(self._space.cardinalities[columns[0]]):
             other = rows.copy()
             other[:, columns] = value
-            yield other
+            yield self._space.canonical(other)
 
     def _kept(self, rows: Rows) -> Rows:
         """Selects the ``rows`` within the limits; if the run stays around one design, only rows of about its size."""
@@ -598,9 +609,12 @@ class Chooser:
             own = active[:, columns[name]]
             yield (np.array(holds)[rows[:, columns[name]]] & own).sum(axis=1) / own.sum(axis=1), operator
 
-    def _worth(self, rows: Rows) -> Float64Array:
-        """Change of the ln loss due to the operators of ``rows``, (n,); slow operators leave time for less text."""
-        change = self._change(rows, self._full_tokens(rows, self._pace))
+    def _worth(self, rows: Rows, row: Rows) -> Float64Array:
+        """Change of the ln loss due to the operators of ``rows``, (n,), after as many tokens as ``row`` is trained on.
+
+        Slow operators leave time for less text.
+        """
+        change = self._change(rows, np.repeat(self._full_tokens(row, self._pace), len(rows)))
         return change if self._in_tokens else change + self._start.slope * np.log2(self._slower(rows))
 
     def _full_tokens(self, rows: Rows, pace: Pace, budget: float | None = None) -> Float64Array:
