@@ -334,7 +334,8 @@ def test_the_law_knows_that_parameters_in_few_layers_are_worth_less() -> None:
     for tokens, changes in {410e3: [0, 0, 0], 4.1e6: [0.0474, -0.025, -0.025], 9.3e6: [0.060, -0.006, -0.006]}.items():
         ratio = told._law([])(rows, np.full(3, tokens)) / plain._law([])(rows, np.full(3, tokens))
         np.testing.assert_allclose(np.log(ratio), changes, atol=2e-4)
-    np.testing.assert_array_equal(told._worth(rows, rows[:1]), plain._worth(rows, rows[:1]))  # operators are compared at equal depth
+    worths = [each._worth(rows, rows[:1]) for each in (told, plain)]
+    np.testing.assert_array_equal(*worths)  # operators are compared at equal depth
 
 
 def test_query_heads_that_share_a_key_head_cost_a_hundredth_after_eight_million_tokens() -> None:
