@@ -150,14 +150,20 @@ def around_the_reference(
     operators: operators.OperatorPrior = operators.NOTHING_KNOWN,
     final: float = 70.0,
     convolved: float = 1.0,
+    widened: float = 1.0,
 ) -> Chooser:
-    """A chooser around the best of ``conventional``; convolutions make a design ``convolved`` times as large."""
+    """A chooser around the best of ``conventional``.
+
+    Convolutions make a design ``convolved`` times as large, and a feed-forward of more than 64 ``widened`` times.
+    """
     space = SearchSpace(spec.space)
 
     def priced(rows):
         size = space.values(rows, "d_model") * space.values(rows, "depth") * 1.0
         if "conv" in space.index:
             size = size * np.where(np.asarray(space.values(rows, "conv")) == "both", convolved, 1.0)
+        wide = [widened > 1 and space.choices(row)["layers"][0]["ffn_width"] > 64 for row in rows]
+        size = size * np.where(wide, widened, 1.0)
         return dict.fromkeys(("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99"), size * 1e-6) | {
             "peak_memory": size, "parameters": size * 1000,
         }  # fmt: skip
@@ -244,6 +250,18 @@ def test_a_smaller_design_with_an_operator_that_is_known_to_help_is_the_centre(
     chooser = around_the_reference(spec, conventional, known, final=1e6, convolved=1.4)
     (choices,) = [SearchSpace(spec.space).choices(row) for row in chooser.next(1, [], [])]
     assert (choices["depth"], choices["conv"]) == centre
+
+
+@pytest.mark.parametrize(("final", "centre"), [(1e6, (6, 64)), (70.0, (4, 128))])
+def test_a_size_that_is_just_too_slow_is_tried_with_narrower_layers(final: float, centre: tuple[int, int]) -> None:
+    """The limit holds six layers with a feed-forward of 64, not of 128; of four layers it holds both."""
+    spec = dataclasses.replace(
+        SPEC, constraints={"tpot_p50": f"<= {6 * 32} us"}, space=dataclasses.replace(SPEC.space, depth=(4, 6))
+    )
+    conventional = [REFERENCE | {"d_model": 32, "depth": depth, "layers": [LAYER] * depth} for depth in (6, 4)]
+    chooser = around_the_reference(spec, conventional, final=final, widened=1.4)
+    choices = SearchSpace(spec.space).choices(chooser.next(1, [], [])[0])
+    assert (choices["depth"], choices["layers"][0]["ffn_width"]) == centre
 
 
 def test_the_design_that_is_trained_at_once_is_measured_first_and_gets_all_that_is_left() -> None:
