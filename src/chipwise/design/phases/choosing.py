@@ -205,11 +205,12 @@ class Chooser:
         largest = min(references, key=self.law_of)
         alike = [one for one in conventional if all(one.get(name) == largest.get(name) for name in ("weights", *KEPT))]
         sizes = distinct_rows(np.array([self.nearest(one) for one in (largest, *alike)], np.int64))[0]
-        forms = self._with_known_operators(self._narrowed(sizes))
-        priced = self._metrics(forms)
-        count, most = priced["parameters"], self._metrics(np.array([self.nearest(largest)]))["parameters"]
-        kept = (excess(self._limits, priced) <= 0) & (count <= most)
-        forms = forms[kept & (count >= SMALLEST * count[kept].max(initial=0.0))]
+        most = self._metrics(np.array([self.nearest(largest)]))["parameters"]
+        sizes = self._narrowed(sizes[self._metrics(sizes)["parameters"] <= most])
+        forms = self._with_known_operators(sizes)
+        forms = forms[excess(self._limits, self._metrics(forms)) <= 0]
+        count = self._metrics(forms)["parameters"]
+        forms = forms[count >= SMALLEST * count.max(initial=0.0)]
         if not len(forms):
             return
         row = forms[self._fastest_as_good(forms, traded)][None]
@@ -252,12 +253,18 @@ class Chooser:
         return distinct_rows(np.vstack(found))[0]
 
     def _narrowed(self, rows: Rows) -> Rows:
-        """``rows`` and those that differ from one of them in a single number and have fewer parameters; equal SIZES."""
+        """``rows``, and those that differ from one of them in a number not in ``SIZES`` and have fewer parameters.
+
+        The number is at least half as large, since the law does not know what a very narrow part of a layer costs.
+        """
         found, most = [rows], self._metrics(rows)["parameters"]
         for name, columns in self._space.columns.items():
-            if name not in (*SERVED, *SIZES) and not self._by_name(columns):
-                others = self._with_each_value(rows, columns)
-                found.extend(other[self._metrics(other)["parameters"] < most] for other in others)
+            if name in (*SERVED, *SIZES) or self._by_name(columns):
+                continue
+            numbers = np.array([np.ravel(value)[0] for value in self._space.genes[columns[0]].values], float)
+            for number, other in zip(numbers, self._with_each_value(rows, columns), strict=True):
+                kept = (self._metrics(other)["parameters"] < most) & (number >= numbers[rows[:, columns[0]]] / 2)
+                found.append(other[kept])
         return distinct_rows(np.vstack(found))[0]
 
     def _with_known_operators(self, rows: Rows) -> Rows:

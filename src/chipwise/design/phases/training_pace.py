@@ -19,7 +19,7 @@ def slowness(study: Study) -> float:
 
 
 def measure_slowness(study: Study, spec: RunSpec, folder: RunFolder, data: TaskData) -> None:
-    """Times two training steps of a small conventional design, once per run, and stores the :func:`slowness`.
+    """Times a few training steps of a small conventional design, once per run, and stores the :func:`slowness`.
 
     In the same CPU time, one processor may train on several times as many tokens as another, so the best size of a
     design depends on the processor. Steps are timed only if the budget is CPU time for training on this machine.

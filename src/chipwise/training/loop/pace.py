@@ -1,4 +1,4 @@
-"""Measures how fast one core of this machine trains, in two real training steps."""
+"""Measures how fast one core of this machine trains, in a few real training steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from chipwise.training.data.dataset import Dataset
 from chipwise.training.data.recipe import Recipe
 from chipwise.training.loop.trainer import Run
 
-STEPS = 2  # the first step also reads the data and fills caches
+STEPS = (2, 5)  # fewest and most; the first also reads the data, and the second may still fill caches
+ENOUGH_S = 1.0  # CPU seconds after which no step beyond the fewest begins
 
 
 def tokens_per_cpu_s(
@@ -28,7 +29,7 @@ def tokens_per_cpu_s(
     precision: Precision,
     clock: Callable[[], float] = time.process_time,
 ) -> float:
-    """Tokens per CPU second when one core trains ``arch``, from the fastest of ``STEPS`` steps.
+    """Tokens per CPU second when one core trains ``arch``, from the fastest of a few steps.
 
     Args:
         arch: The architecture.
@@ -45,7 +46,7 @@ def tokens_per_cpu_s(
             run = Run(
                 arch,
                 data,
-                float(STEPS),
+                float(STEPS[-1]),
                 0,
                 Path(folder),
                 build(Recipe, dict(recipe)),
@@ -53,8 +54,11 @@ def tokens_per_cpu_s(
                 counted=True,
                 precision=precision,
             )
-            for _ in range(STEPS):
+            first = clock()
+            for done in range(STEPS[-1]):
                 begun = clock()
+                if done >= STEPS[0] and begun - first >= ENOUGH_S:
+                    break
                 run._step()
                 best = min(best, clock() - begun)
             return run.step_tokens / best
