@@ -48,6 +48,7 @@ SMALLEST = 0.5  # least parameters of such a conventional design, relative to th
 AS_MANY = (0.7, 1.4)  # bounds of parameters, relative to the design that a run stays around
 FEWEST_ALIKE = 5  # with fewer designs around one size, the whole pool stays
 FEWEST = 3  # with at least this many training runs of earlier searches, the quality model is used at once
+NARROWED = ("attention", "ffn_width")  # choices per layer of which sizes beyond a limit may get less
 PARENTS, CHILDREN = 6, 150
 HOPEFUL = 4  # the first batch is chosen from the best 1/HOPEFUL of the pool, by the scaling law
 
@@ -190,10 +191,11 @@ class Chooser:
         Short training runs favour small designs that are worse after long training. The law cannot correct this if
         the long training is about a hundred times longer. But among designs of one size, short runs do show which
         operators lower the loss. The law chooses the size, together with the operators whose effects the prior knows.
-        It compares conventional designs, also with fewer heads or narrower layers, that are within the limits and have
-        at least ``SMALLEST`` times as many parameters as the largest of them, and selects the one with the lowest loss
-        after long training. If latency is an objective and a clearly faster design has nearly the same loss by the law,
-        the fastest such design is selected instead. Choices per layer are changed in all layers at once.
+        It compares conventional designs within the limits that have at least ``SMALLEST`` times as many parameters as
+        the largest of them, and selects the one with the lowest loss after long training. Sizes beyond a limit are
+        tried with fewer heads or a narrower feed-forward. If latency is an objective and a clearly faster design has
+        nearly the same loss by the law, the fastest such design is selected instead. Choices per layer are changed in
+        all layers at once.
 
         Args:
             references: The run's reference designs.
@@ -207,10 +209,10 @@ class Chooser:
         sizes = distinct_rows(np.array([self.nearest(one) for one in (largest, *alike)], np.int64))[0]
         most = self._metrics(np.array([self.nearest(largest)]))["parameters"]
         sizes = self._narrowed(sizes[self._metrics(sizes)["parameters"] <= most])
+        count = self._metrics(sizes)["parameters"]
+        sizes = sizes[count >= SMALLEST * count.max(initial=0.0)]
         forms = self._with_known_operators(sizes)
         forms = forms[excess(self._limits, self._metrics(forms)) <= 0]
-        count = self._metrics(forms)["parameters"]
-        forms = forms[count >= SMALLEST * count.max(initial=0.0)]
         if not len(forms):
             return
         row = forms[self._fastest_as_good(forms, traded)][None]
@@ -253,19 +255,24 @@ class Chooser:
         return distinct_rows(np.vstack(found))[0]
 
     def _narrowed(self, rows: Rows) -> Rows:
-        """``rows``, and those that differ from one of them in a number not in ``SIZES`` and have fewer parameters.
+        """The ``rows`` within the limits, and narrower variants of the others, as far as these are within the limits.
 
-        The number is at least half as large, since the law does not know what a very narrow part of a layer costs.
+        A variant has fewer heads or a narrower feed-forward in all layers, but at least half as many or half as wide:
+        the law counts parameters and does not know what a very narrow part of a layer costs.
         """
-        found, most = [rows], self._metrics(rows)["parameters"]
-        for name, columns in self._space.columns.items():
-            if name in (*SERVED, *SIZES) or self._by_name(columns):
+        fits = excess(self._limits, self._metrics(rows)) <= 0
+        found, wide = [rows[fits]], rows[~fits]
+        for name in NARROWED:
+            if name not in self._space.columns:
                 continue
-            numbers = np.array([np.ravel(value)[0] for value in self._space.genes[columns[0]].values], float)
-            for number, other in zip(numbers, self._with_each_value(rows, columns), strict=True):
-                kept = (self._metrics(other)["parameters"] < most) & (number >= numbers[rows[:, columns[0]]] / 2)
-                found.append(other[kept])
-        return distinct_rows(np.vstack(found))[0]
+            columns = self._space.columns[name]
+            values, before = self._space.genes[columns[0]].values, wide[:, columns[0]]
+            for other in self._with_each_value(wide, columns):
+                pairs = zip(other[:, columns[0]], before, strict=True)
+                less = [_somewhat_less(values[own], values[usual]) for own, usual in pairs]
+                found.append(other[np.array(less, bool)])
+        forms = np.vstack(found)
+        return distinct_rows(forms[excess(self._limits, self._metrics(forms)) <= 0])[0]
 
     def _with_known_operators(self, rows: Rows) -> Rows:
         """All combinations of the ``rows`` with the operators whose effects the prior knows."""
@@ -672,6 +679,15 @@ class Chooser:
                 guided = name == GUIDANCE and self._space.genes[column].values[key[column]] != UNGUIDED
                 key[column] = int(guided)
         return tuple(key)
+
+
+def _somewhat_less(value: object, before: object) -> bool:
+    """Whether ``value``, a number or a tuple of numbers and names, is below ``before``, but at least half of it."""
+    parts, wider = (one if isinstance(one, tuple) else (one,) for one in (value, before))
+    pairs = list(zip(parts, wider, strict=True))
+    return value != before and all(
+        b / 2 <= a <= b if isinstance(a, int) and isinstance(b, int) else a == b for a, b in pairs
+    )
 
 
 def _spread(columns: Float64Array, held: Float64Array, count: int) -> NDArray[np.int64]:

@@ -18,7 +18,7 @@ from chipwise.training.data.recipe import Recipe
 from chipwise.training.loop.trainer import Run
 
 STEPS = (2, 5)  # fewest and most; the first also reads the data, and the second may still fill caches
-ENOUGH_S = 1.0  # CPU seconds after which no step beyond the fewest begins
+ENOUGH_S = 1.0  # CPU seconds since the first step after which no step beyond the fewest begins
 
 
 def tokens_per_cpu_s(
@@ -54,13 +54,14 @@ def tokens_per_cpu_s(
                 counted=True,
                 precision=precision,
             )
-            first = clock()
+            spent = 0.0
             for done in range(STEPS[-1]):
-                begun = clock()
-                if done >= STEPS[0] and begun - first >= ENOUGH_S:
+                if done >= STEPS[0] and spent >= ENOUGH_S:
                     break
+                begun = clock()
                 run._step()
-                best = min(best, clock() - begun)
+                seconds = clock() - begun
+                best, spent = min(best, seconds), spent + (seconds if done else 0.0)
             return run.step_tokens / best
     finally:
         torch.set_num_threads(threads)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_budget import Clock, TimedTrainer
 from toy_run import SPACE, SPEC, Limits, metrics, two_bytes
 
-from chipwise.design.phases.choosing import Chooser, Observation
+from chipwise.design.phases.choosing import Chooser, Observation, _somewhat_less
 from chipwise.design.phases.halving import AGREEMENT, SPREAD, Halving, plan_alone
 from chipwise.design.phases.screening import screen
 from chipwise.design.run.budget_spec import Allowance
@@ -252,12 +252,27 @@ def test_size_and_known_operators_are_chosen_together(gain: float, limit_us: int
     assert (choices["depth"], choices["conv"]) == centre
 
 
+@pytest.mark.parametrize(
+    ("value", "before", "less"),
+    [
+        (64, 128, True), (128, 128, False), (256, 128, False), (32, 128, False),
+        ((2, 2), (4, 4), True), ((4, 2), (4, 4), True), ((4, 1), (4, 4), False), ((2, 4), (4, 2), False),
+        (("none", "none"), (4, 4), False), ((2, 2, "none"), (4, 4, "none"), True),
+        ((2, 2, "all"), (4, 4, "none"), False),
+    ],
+)  # fmt: skip
+def test_a_narrower_part_of_a_layer_is_at_least_half_as_wide(value: object, before: object, less: bool) -> None:
+    assert _somewhat_less(value, before) is less
+
+
 @pytest.mark.parametrize(("final", "centre"), [(1e6, (6, 64)), (70.0, (4, 128))])
 def test_a_size_that_is_just_too_slow_is_tried_with_narrower_layers(final: float, centre: tuple[int, int]) -> None:
     """The limit holds six layers with a feed-forward of 64, not of 128; of four layers it holds both."""
     spec = dataclasses.replace(
         SPEC, constraints={"tpot_p50": f"<= {6 * 32} us"}, space=dataclasses.replace(SPEC.space, depth=(4, 6))
     )
+    layer = dataclasses.replace(SPEC.space.layer, heads=("none", 1, 2))
+    spec = dataclasses.replace(spec, space=dataclasses.replace(spec.space, layer=layer))
     conventional = [REFERENCE | {"d_model": 32, "depth": depth, "layers": [LAYER] * depth} for depth in (6, 4)]
     chooser = around_the_reference(spec, conventional, final=final, widened=1.4)
     choices = SearchSpace(spec.space).choices(chooser.next(1, [], [])[0])
