@@ -2,17 +2,22 @@
 
     python benchmarks/real/stems.py images --work W --out benchmarks/real/stems.csv    # or words; equal CPU time
     python benchmarks/real/stems.py pairs --seed 1 --work W --out benchmarks/real/stems.csv
+    python benchmarks/real/stems.py report --out benchmarks/real/stems.csv
 
 ``images`` and ``words`` give all designs of a task the same CPU time. ``pairs`` trains image classifiers with patches
 of 14 pixels, without and with a convolution before the patches, on the same images in the same order, so a busy machine
-changes only the seconds. The designs of a task share width, layers and heads, and the data of ``examples/vision.yaml``
-or ``examples/speech.yaml``. Losses are error rates. Rows that the table holds are not made again.
+changes only the seconds; ``report`` prints what the convolution changes. The designs of a task share width, layers and
+heads, and the data of ``examples/vision.yaml`` or ``examples/speech.yaml``. Losses are error rates. Rows that the table
+holds are not made again.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import statistics
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,17 +56,32 @@ def drawn(shape: tuple[int, int, int, int], patch: int, stem: str, pooling: str)
     }  # fmt: skip
 
 
+def report(rows: Sequence[Mapping[str, str]]) -> None:
+    """Prints the mean change of the ln error rate of validation and test images over the pairs, and its error."""
+    losses = {(row["stem"], row["seed"]): row for row in rows if row["budget"].endswith("steps")}
+    seeds = sorted(seed for stem, seed in losses if stem == "patches" and ("conv16", seed) in losses)
+    for column in ("validation_error", "test_error"):
+        changes = [
+            math.log(float(losses["conv16", seed][column]) / float(losses["patches", seed][column])) for seed in seeds
+        ]
+        error = statistics.stdev(changes) / math.sqrt(len(changes))
+        print(f"{column}: {statistics.mean(changes):+.3f} ± {error:.3f} ({len(changes)} pairs)")
+
+
 def main() -> None:
-    """Trains what the table lacks."""
+    """Trains what the table lacks, or reports."""
     import torch
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", choices=sorted(FILES))
+    parser.add_argument("task", choices=[*sorted(FILES), "report"])
     parser.add_argument("--cpu-s", type=float, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, default=Path("runs/stems"))
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
+    if options.task == "report":
+        report(resumable_rows.read(options.out))
+        return
     torch.set_num_threads(1)
     spec, name = load_run(Path("examples") / FILES[options.task]), "words" if options.task == "words" else "images"
     shape, steps = SHAPES[name], STEPS if options.task == "pairs" else None

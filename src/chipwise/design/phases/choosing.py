@@ -48,7 +48,7 @@ SMALLEST = 0.5  # least parameters of such a conventional design, relative to th
 AS_MANY = (0.7, 1.4)  # bounds of parameters, relative to the design that a run stays around
 FEWEST_ALIKE = 5  # with fewer designs around one size, the whole pool stays
 FEWEST = 3  # with at least this many training runs of earlier searches, the quality model is used at once
-NARROWED = ("attention", "ffn_width")  # choices per layer of which sizes beyond a limit may get less
+NARROWED = ("attention", "ffn_width")  # choices per layer of which designs beyond a limit get less
 PARENTS, CHILDREN = 6, 150
 HOPEFUL = 4  # the first batch is chosen from the best 1/HOPEFUL of the pool, by the scaling law
 
@@ -192,7 +192,7 @@ class Chooser:
         the long training is about a hundred times longer. But among designs of one size, short runs do show which
         operators lower the loss. The law chooses the size, together with the operators whose effects the prior knows.
         It compares conventional designs within the limits that have at least ``SMALLEST`` times as many parameters as
-        the largest of them, and selects the one with the lowest loss after long training. Sizes beyond a limit are
+        the largest of them, and selects the one with the lowest loss after long training. Designs beyond a limit are
         tried with fewer heads or a narrower feed-forward. If latency is an objective and a clearly faster design has
         nearly the same loss by the law, the fastest such design is selected instead. Choices per layer are changed in
         all layers at once.
@@ -208,11 +208,10 @@ class Chooser:
         alike = [one for one in conventional if all(one.get(name) == largest.get(name) for name in ("weights", *KEPT))]
         sizes = distinct_rows(np.array([self.nearest(one) for one in (largest, *alike)], np.int64))[0]
         most = self._metrics(np.array([self.nearest(largest)]))["parameters"]
-        sizes = self._narrowed(sizes[self._metrics(sizes)["parameters"] <= most])
-        count = self._metrics(sizes)["parameters"]
-        sizes = sizes[count >= SMALLEST * count.max(initial=0.0)]
-        forms = self._with_known_operators(sizes)
-        forms = forms[excess(self._limits, self._metrics(forms)) <= 0]
+        sizes = sizes[self._metrics(sizes)["parameters"] <= most]
+        forms = self._narrowed(self._with_known_operators(sizes))
+        count = self._metrics(forms)["parameters"]
+        forms = forms[count >= SMALLEST * np.minimum(most, count.max(initial=0.0))]
         if not len(forms):
             return
         row = forms[self._fastest_as_good(forms, traded)][None]

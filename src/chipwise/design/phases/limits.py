@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from chipwise.core import units
 from chipwise.design.limits import DERIVED, Constraint, broken, soft_limit_on_latency, total_penalty
@@ -33,6 +34,14 @@ def usable(metric: str, headroom: float) -> float:
     if metric.endswith("_p99"):
         return headroom
     return max(headroom, MEMORY_HEADROOM) if metric == "peak_memory" else 1.0
+
+
+def with_headroom(limits: Iterable[Constraint]) -> tuple[Constraint, ...]:
+    """The ``limits``, the upper ones of them lowered to the share that may be used by predictions; see ``usable``."""
+    return tuple(
+        replace(item, limit=item.limit * usable(item.metric, HEADROOM)) if item.hard and item.op == "<=" else item
+        for item in limits
+    )
 
 
 def worst_excess(limits: Iterable[Constraint], values: Mapping[str, float]) -> float:

@@ -136,8 +136,11 @@ class CandidateMeasurer:
         return good
 
     def _pace_of(self, item: Candidate) -> tuple[Constraint, ...]:
-        """The limit that keeps a candidate at least as fast as the reference design; empty for reference designs."""
-        if item.is_reference:
+        """The limit that keeps a candidate at least as fast as the reference design.
+
+        Empty for reference designs, and in a run that trains one model, which is not compared with a trained reference.
+        """
+        if item.is_reference or self._spec.allowance.alone:
             return ()
         limits = (*self._spec.limits, *self._target.limits)
         pace = self._spec.task_settings.latency_metric

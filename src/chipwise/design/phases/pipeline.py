@@ -21,7 +21,7 @@ from chipwise.design.phases.findings import explain_answer
 from chipwise.design.phases.going_on import seed_of
 from chipwise.design.phases.halving import Halving, Propose, Rung
 from chipwise.design.phases.kit_return import record
-from chipwise.design.phases.limits import as_good_but_faster, no_slower_than, penalty_factor, traded
+from chipwise.design.phases.limits import as_good_but_faster, no_slower_than, penalty_factor, traded, with_headroom
 from chipwise.design.phases.measurement_choice import measure_front
 from chipwise.design.phases.measuring import CandidateMeasurer
 from chipwise.design.phases.other_devices import AcrossDevices, OtherDevices
@@ -223,8 +223,11 @@ class Search(StoredRun):
         alone, pace = self.allowance.alone, spec.task_settings.latency_metric
         loss = self._chooser(priced, data, past).law_of if alone else None  # only the best of them is built upon
         references = reference_designs(self.trials, spec, target, measurer=measurer, others=others, loss=loss)
-        measured = measurer.measures_references
-        limits = (*priced.limits, *no_slower_than(references, spec.limits, measured=measured, pace=pace))
+        if alone:
+            limits = with_headroom(priced.limits) if target.measures else priced.limits
+        else:
+            measured = measurer.measures_references
+            limits = (*priced.limits, *no_slower_than(references, spec.limits, measured=measured, pace=pace))
         chooser = self._chooser(replace(priced, limits=limits), data, past)
         if alone:
             usual = spec.task_settings.references(spec.space)

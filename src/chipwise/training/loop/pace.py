@@ -17,8 +17,8 @@ from chipwise.training.data.dataset import Dataset
 from chipwise.training.data.recipe import Recipe
 from chipwise.training.loop.trainer import Run
 
-STEPS = (2, 5)  # fewest and most; the first also reads the data, and the second may still fill caches
-ENOUGH_S = 1.0  # CPU seconds since the first step after which no step beyond the fewest begins
+STEPS = (2, 8)  # fewest and most; the first also reads the data, and the second may still fill caches
+ENOUGH_S = 1.5  # CPU seconds since the first step after which no step beyond the fewest begins
 
 
 def tokens_per_cpu_s(

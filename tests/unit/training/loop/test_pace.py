@@ -29,7 +29,7 @@ def test_steps_that_only_fill_caches_do_not_count(
     arch: ArchSpec, data: TokenData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first step takes 8 s and the second half a second: a third one takes a 64th of a second and counts."""
-    now, steps = [0.0], iter([8.0, 0.5, 1 / 64, 0.25, 0.25])
+    now, steps = [0.0], iter([8.0, 0.5, 1 / 64, *[0.25] * 5])
 
     def step(run: Run) -> None:
         now[0] += next(steps)
