@@ -207,11 +207,9 @@ class Chooser:
         largest = min(references, key=self.law_of)
         alike = [one for one in conventional if all(one.get(name) == largest.get(name) for name in ("weights", *KEPT))]
         sizes = distinct_rows(np.array([self.nearest(one) for one in (largest, *alike)], np.int64))[0]
-        most = self._metrics(np.array([self.nearest(largest)]))["parameters"]
-        sizes = sizes[self._metrics(sizes)["parameters"] <= most]
         forms = self._narrowed(self._with_known_operators(sizes))
         count = self._metrics(forms)["parameters"]
-        forms = forms[count >= SMALLEST * np.minimum(most, count.max(initial=0.0))]
+        forms = forms[count >= SMALLEST * count.max(initial=0.0)]
         if not len(forms):
             return
         row = forms[self._fastest_as_good(forms, traded)][None]

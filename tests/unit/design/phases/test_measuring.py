@@ -55,7 +55,7 @@ class Predicts:
 
 
 def test_a_reference_design_outside_the_limits_sets_no_pace(monkeypatch) -> None:
-    """Whether a run measures all reference designs or, if it trains one model, the best of them."""
+    """A run that trains one model does not train the reference design, so this sets no pace there."""
     labels = choice_labels(SPACE)
     study = Study(None, name="toy", directions=["minimize"] * len(SPEC.goals), identity="i", choices=labels)
     trials = Trials(study, SPEC, SPACE)
@@ -69,11 +69,11 @@ def test_a_reference_design_outside_the_limits_sets_no_pace(monkeypatch) -> None
         trials.note(number, **told)
     item = trials[trials.add(rows[32], predicted={"tpot_p50": [1e-3, 1e-3, 1e-3]})]
     target = SimpleNamespace(measures=True, limits=(), learn=lambda measured: None)
-    for alone in (False, True):
+    for alone, caps in ((False, [2e-3]), (True, [])):
         spec = dataclasses.replace(SPEC, budget=dataclasses.replace(SPEC.budget, final=None)) if alone else SPEC
         assert spec.allowance.alone is alone
         measurer = CandidateMeasurer(trials, spec, SimpleNamespace(), target)
-        assert [limit.limit for limit in measurer._pace_of(item)] == [2e-3]
+        assert [limit.limit for limit in measurer._pace_of(item)] == caps
 
 
 @pytest.mark.parametrize(("seconds", "good"), [(9e-3, True), (11e-3, False)])

@@ -14,7 +14,7 @@ from toy_run import SPEC
 from chipwise.design.limits import Objective, parse_constraints
 from chipwise.design.phases.choosing import _spread
 from chipwise.design.phases.halving import OVERHEAD, Rung, plan_finals, plan_rungs
-from chipwise.design.phases.limits import no_slower_than, within
+from chipwise.design.phases.limits import no_slower_than, with_headroom, within
 from chipwise.design.phases.measurement_choice import NOVEL, _ends, _tightest, next_to_measure, worth_measuring
 from chipwise.design.phases.reference_design import most_parameters
 from chipwise.design.phases.screening import excess, mutate, screen
@@ -125,6 +125,18 @@ def test_tails_leave_headroom_and_medians_do_not() -> None:
     assert within(limits, {"tpot_p99": 10e-3, "ttft_p50": 1.0})
     assert not within(limits, {"ttft_p50": 1.001})
     assert within(parse_constraints({"tpot_p99": {"limit": "<= 1 ms", "penalty": 0.1}}), {"tpot_p99": 1.0})
+
+
+def test_upper_limits_on_tails_and_memory_leave_headroom_for_predictions() -> None:
+    """85 % of limits on P99 times and 99.5 % of one on memory; medians, lower limits and soft limits stay."""
+    limits = parse_constraints(
+        {"tpot_p99": "<= 10 ms", "ttft_p50": "<= 1 s", "peak_memory": "<= 100 MB", "throughput": ">= 5"}
+        | {"ttft_p99": {"limit": "<= 1 s", "penalty": 0.1}}
+    )
+    lowered = {limit.metric: limit.limit for limit in with_headroom(limits)}
+    assert lowered == pytest.approx(
+        {"tpot_p99": 8.5e-3, "ttft_p50": 1.0, "peak_memory": 99.5e6, "throughput": 5.0, "ttft_p99": 1.0}
+    )
 
 
 def test_the_slowest_reference_design_sets_the_pace() -> None:
