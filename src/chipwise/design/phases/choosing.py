@@ -43,7 +43,7 @@ SIZES = ("d_model", "depth", "vocab_size", "patch")  # choices that identify cle
 LEAST_LOSS = 1e-4  # smallest loss used, so that logarithms are finite
 POOL = 4_000
 ALIKE = (0.8, 1.25)  # bounds of width, depth and so on, relative to the design that a run stays around
-KEPT = ("vocab_size", "patch")  # choices in which conventional designs of other sizes must equal the reference design
+KEPT = ("weights", "patch")  # choices in which conventional designs of other sizes must equal the reference design
 SMALLEST = 0.5  # least parameters of such a conventional design, relative to the largest within the limits
 AS_MANY = (0.7, 1.4)  # bounds of parameters, relative to the design that a run stays around
 FEWEST_ALIKE = 5  # with fewer designs around one size, the whole pool stays
@@ -205,7 +205,7 @@ class Chooser:
         if not references:
             return
         largest = min(references, key=self.law_of)
-        alike = [one for one in conventional if all(one.get(name) == largest.get(name) for name in ("weights", *KEPT))]
+        alike = [one for one in conventional if all(one.get(name) == largest.get(name) for name in KEPT)]
         sizes = distinct_rows(np.array([self.nearest(one) for one in (largest, *alike)], np.int64))[0]
         forms = self._narrowed(self._with_known_operators(sizes))
         count = self._metrics(forms)["parameters"]
