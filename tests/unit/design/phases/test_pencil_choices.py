@@ -130,7 +130,7 @@ def test_tails_leave_headroom_and_medians_do_not() -> None:
 def test_upper_limits_on_tails_and_memory_leave_headroom_for_predictions() -> None:
     """85 % of limits on P99 times and 99.5 % of one on memory; medians, lower limits and soft limits stay."""
     limits = parse_constraints(
-        {"tpot_p99": "<= 10 ms", "ttft_p50": "<= 1 s", "peak_memory": "<= 100 MB", "throughput": ">= 5"}
+        {"tpot_p99": "<= 10 ms", "ttft_p50": "<= 1 s", "peak_memory": "<= 100 MB", "throughput": ">= 5 tokens/s"}
         | {"ttft_p99": {"limit": "<= 1 s", "penalty": 0.1}}
     )
     lowered = {limit.metric: limit.limit for limit in with_headroom(limits)}
