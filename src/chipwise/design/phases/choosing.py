@@ -136,6 +136,11 @@ class Chooser:
         seed: Random seed.
     """
 
+    _around: tuple[Sequence[Mapping[str, object]], Sequence[Mapping[str, object]], tuple[str, float] | None] = (
+        (),
+        (),
+        None,
+    )
     _like: Rows | None = None  # (1, genes): proposals stay around the size of this design; None: any size
 
     def __init__(
@@ -206,13 +211,11 @@ class Chooser:
             return
         largest = min(references, key=self.law_of)
         alike = [one for one in conventional if all(one.get(name) == largest.get(name) for name in KEPT)]
-        sizes = distinct_rows(np.array([self.nearest(one) for one in (largest, *alike)], np.int64))[0]
-        forms = self._narrowed(self._with_known_operators(sizes))
-        count = self._metrics(forms)["parameters"]
-        forms = forms[count >= SMALLEST * count.max(initial=0.0)]
-        if not len(forms):
+        self._conventional = distinct_rows(np.array([self.nearest(one) for one in (largest, *alike)], np.int64))[0]
+        self._traded = traded
+        row = self.centre()
+        if row is None:
             return
-        row = forms[self._fastest_as_good(forms, traded)][None]
         once = self._changed(row)
         rows = distinct_rows(np.vstack([row, once, self._changed(once)]))[0]
         self._like = row
@@ -222,6 +225,15 @@ class Chooser:
             return
         apart = self._differences(near, row)
         self.pool = near[np.lexsort((apart, self._worth(near, row), apart > 0))]
+
+    def centre(self) -> Rows | None:
+        """The design that :meth:`stay_around` chooses by the present predictions of costs, (1, genes); or None."""
+        if self._conventional is None:
+            return None
+        forms = self._narrowed(self._with_known_operators(self._conventional))
+        count = self._metrics(forms)["parameters"]
+        forms = forms[count >= SMALLEST * count.max(initial=0.0)]
+        return forms[self._fastest_as_good(forms, self._traded)][None] if len(forms) else None
 
     def _fastest_as_good(self, rows: Rows, traded: tuple[str, float] | None) -> int:
         """Index of the row with the lowest loss by the law, or of a clearly faster row with about the same loss."""

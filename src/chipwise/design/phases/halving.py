@@ -38,6 +38,7 @@ LONG_OVERHEAD = 1.08  # the same for training that takes most of the budget
 LEAST_FINAL = 0.2  # share of the whole budget that must be left for the only final training run
 MOST_FIRST = 64  # most first training runs before the only final one
 LEAST_GAIN = 0.005  # ln loss that first training runs must save, else they are left out; about a seed's noise
+MOST_RECONSIDERED = 2  # most designs measured because a measurement corrected the predictions
 MOST_TRIED = 6  # most designs measured to find one within the limits, if a single design is trained
 PACKED = 0.3  # least share of the loss due to rounding to nearest that others leave (benchmarks/quantisers.py)
 ALL_FAILED = "every candidate failed in training; the trials' reasons are in trials.csv"
@@ -193,6 +194,8 @@ class Halving:
             as for learned rounding.
         faster: Selects the candidates that are as good as a given one and clearly faster, fastest first. By default, it
             selects no candidate.
+        recentred: Returns the design that is expected to be best within the limits by the present predictions of costs,
+            (1, genes), or None if the run does not choose a single design before training. Default: None.
     """
 
     def __init__(
@@ -212,12 +215,14 @@ class Halving:
         left: Callable[[], float] = lambda: math.inf,
         kept: Callable[[Candidate], float] = lambda item: 0.0,
         faster: Faster = lambda items, best, loss: [],
+        recentred: Callable[[], Rows | None] = lambda: None,
     ) -> None:
         self._trials, self._plan, self._chooser, self._trainer = trials, tuple(plan), chooser, trainer
         self._measurer, self._predict, self._workers, self._on_phase = measurer, predict, workers, on_phase
         self._propose = propose or chooser.next
         self._penalty_factor = penalty_factor
         self._allowance, self._left, self._kept, self._faster = allowance, left, kept, faster
+        self._recentred = recentred
         self._trained, self._used = 0.0, 0.0  # what finished training was charged, and what it cost in total
 
     def explore(self, references: Sequence[Candidate]) -> None:
@@ -277,8 +282,9 @@ class Halving:
         self._on_phase("choosing the design")
         while True:
             tried = [item for item in self._candidates() if not item.rungs]
-            item = next((item for item in tried if self._keeps_limits(item)), None)
+            item = next((item for item in reversed(tried) if self._keeps_limits(item)), None)
             if item is not None:
+                item = self._reconsidered(item)
                 break
             taken = [item.row or () for item in self._candidates()]
             rows = self._propose(1, self.observations(), taken) if len(tried) < MOST_TRIED else np.empty((0, 0), int)
@@ -293,6 +299,26 @@ class Halving:
         self._on_phase(f"training of {self._allowance.show(self._plan[0].budget)}")
         self.train([self._fresh(item)], 0)
         return True
+
+    def _reconsidered(self, item: Candidate) -> Candidate:
+        """``item``, or a design that is expected to be better now that measurements have corrected the predictions.
+
+        A design that was predicted to be outside the limits may turn out to be within them if ``item`` was predicted to
+        be slower than it is. Such a design is measured, too, and replaces ``item`` if it meets the limits.
+        """
+        for _ in range(MOST_RECONSIDERED):
+            row = self._recentred()
+            taken = [one.row for one in self._candidates()]
+            if self._rest_given or item.row is None or row is None or tuple(row[0].tolist()) in taken:
+                break
+            now, then = self._chooser.law(np.vstack([row[0], item.row]))
+            if now >= then * (1 - LEAST_GAIN):
+                break
+            other = self._trials[self._trials.add(row[0], predicted=self._predict(row))]
+            if not self._keeps_limits(other):
+                break
+            item = other
+        return item
 
     def promote(self, references: Sequence[Candidate]) -> tuple[list[Candidate], Candidate | None]:
         """Runs the rungs after the first.
@@ -339,14 +365,23 @@ class Halving:
         """Gives the remaining budget to ``item``, whose final training run is the only one or follows a failed one."""
         study, left, kept = self._trials.study, self._left(), self._kept(item)
         left = left - kept if left - kept > self._allowance.shortest else left
-        failed = sum((item.notes.promoted > 0 or self._at_once) and not item.alive for item in self._candidates())
-        if study.memory.get("rest") == failed or not math.isfinite(left):
+        if self._rest_given or not math.isfinite(left):
             return
         *before, last = self._plan
         overhead = LONG_OVERHEAD if self._allowance.whole else 1.0
         done = before[-1].budget if before else 0.0  # training that the chosen design continues from
         self._plan = (*before, replace(last, budget=max(left / overhead + done, ETA * done)))
-        study.remember(plan=[[rung.budget, rung.count] for rung in self._plan], rest=failed)
+        study.remember(plan=[[rung.budget, rung.count] for rung in self._plan], rest=self._failed_finals)
+
+    @property
+    def _failed_finals(self) -> int:
+        """Number of candidates that failed, among those that were to get the remaining budget."""
+        return sum((item.notes.promoted > 0 or self._at_once) and not item.alive for item in self._candidates())
+
+    @property
+    def _rest_given(self) -> bool:
+        """Whether a candidate has got the remaining budget that has not failed."""
+        return self._trials.study.memory.get("rest") == self._failed_finals
 
     def _first_within(self, items: Sequence[Candidate], count: int) -> list[Candidate]:
         """Measures candidates until ``count`` of them meet the limits; returns these, or the closest one if none does.

@@ -14,6 +14,7 @@ from test_budget import Clock, TimedTrainer
 from toy_run import SPACE, SPEC, Limits, metrics, two_bytes
 
 from chipwise.design.phases.choosing import Chooser, Observation, _somewhat_less
+from chipwise.design.phases.going_on import stored_plan
 from chipwise.design.phases.halving import AGREEMENT, SPREAD, Halving, plan_alone
 from chipwise.design.phases.screening import screen
 from chipwise.design.run.budget_spec import Allowance
@@ -292,6 +293,38 @@ def test_the_design_that_is_trained_at_once_is_measured_first_and_gets_all_that_
     assert len(trainer.asked) == 1
     assert finalist.rungs[-1].cpu_s == pytest.approx(100.0)
     assert clock.left_s == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    ("order", "keeps", "chosen", "measured"),
+    [
+        ((8, 4, 0), lambda item: True, 0, [0, 1, 2]),  # each one is expected to be better than the one before
+        ((8, 4, 0), lambda item: item.number != 1, 8, [0, 1]),  # the second breaks a limit
+        ((0, 8), lambda item: True, 0, [0]),  # the second is expected to be worse
+        ((4, 4), lambda item: True, 4, [0]),
+    ],
+)
+def test_a_measurement_that_corrects_the_predictions_may_change_the_design(order, keeps, chosen, measured) -> None:
+    """Designs by the loss that the law expects: 0 is the best. A resumed search chooses the same one."""
+    clock = Clock(100.0, 1.0)
+    trials, halving, trainer = run(clock, slope=2.0)
+    rows = SPACE.sample(9, np.random.default_rng(0))
+    rows = rows[np.argsort(halving._chooser.law(rows), kind="stable")]
+    later = iter(order[1:])
+    halving._propose = lambda count, seen, taken: rows[[order[0]]]
+    halving._recentred = lambda: next((rows[[number]] for number in later), None)
+    halving._measurer = Limits(trials, keeps)
+    halving.explore([])
+    (finalist,), _ = halving.promote([])
+    assert finalist.row == tuple(rows[chosen].tolist())
+    assert halving._measurer.measured == measured
+    again = Halving(
+        trials, stored_plan(trials.study), chooser=halving._chooser, allowance=ALONE, trainer=trainer,
+        measurer=Limits(trials, keeps), predict=halving._predict, workers=1, left=lambda: clock.left_s,
+        recentred=lambda: rows[[1]],
+    )  # fmt: skip
+    again.explore([])
+    assert [item.number for item in again.promote([])[0]] == [finalist.number]
 
 
 def test_where_the_only_training_fails_another_design_gets_what_is_left() -> None:
