@@ -136,11 +136,8 @@ class Chooser:
         seed: Random seed.
     """
 
-    _around: tuple[Sequence[Mapping[str, object]], Sequence[Mapping[str, object]], tuple[str, float] | None] = (
-        (),
-        (),
-        None,
-    )
+    _conventional: Rows | None = None  # designs of usual proportions, of which one is the centre of proposals
+    _traded: tuple[str, float] | None = None  # see stay_around
     _like: Rows | None = None  # (1, genes): proposals stay around the size of this design; None: any size
 
     def __init__(

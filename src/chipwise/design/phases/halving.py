@@ -194,8 +194,6 @@ class Halving:
             as for learned rounding.
         faster: Selects the candidates that are as good as a given one and clearly faster, fastest first. By default, it
             selects no candidate.
-        recentred: Returns the design that is expected to be best within the limits by the present predictions of costs,
-            (1, genes), or None if the run does not choose a single design before training. Default: None.
     """
 
     def __init__(
@@ -215,14 +213,13 @@ class Halving:
         left: Callable[[], float] = lambda: math.inf,
         kept: Callable[[Candidate], float] = lambda item: 0.0,
         faster: Faster = lambda items, best, loss: [],
-        recentred: Callable[[], Rows | None] = lambda: None,
     ) -> None:
         self._trials, self._plan, self._chooser, self._trainer = trials, tuple(plan), chooser, trainer
         self._measurer, self._predict, self._workers, self._on_phase = measurer, predict, workers, on_phase
         self._propose = propose or chooser.next
         self._penalty_factor = penalty_factor
         self._allowance, self._left, self._kept, self._faster = allowance, left, kept, faster
-        self._recentred = recentred
+        self._recentred = chooser.centre if propose is None else lambda: None
         self._trained, self._used = 0.0, 0.0  # what finished training was charged, and what it cost in total
 
     def explore(self, references: Sequence[Candidate]) -> None:

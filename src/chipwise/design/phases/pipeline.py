@@ -385,7 +385,6 @@ class Search(StoredRun):
             predict=lambda row: target.predict(self.space.design(row[0])),
             workers=spec.budget.workers,
             propose=propose,
-            recentred=chooser.centre if propose is None else lambda: None,
             on_phase=self._phase,
             penalty_factor=penalty_factor(spec, self.others.predict),
             allowance=self.allowance,

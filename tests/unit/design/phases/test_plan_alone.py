@@ -321,8 +321,8 @@ def test_a_measurement_that_corrects_the_predictions_may_change_the_design(order
     again = Halving(
         trials, stored_plan(trials.study), chooser=halving._chooser, allowance=ALONE, trainer=trainer,
         measurer=Limits(trials, keeps), predict=halving._predict, workers=1, left=lambda: clock.left_s,
-        recentred=lambda: rows[[1]],
     )  # fmt: skip
+    again._recentred = lambda: rows[[1]]
     again.explore([])
     assert [item.number for item in again.promote([])[0]] == [finalist.number]
 
