@@ -15,7 +15,8 @@ time and peak memory. ``old-search`` are searches whose law counted every pass o
 ``-before`` are older than learned rounding in searches, and drawn designs among them were rounded to the nearest; in
 ``expert-zen5.csv`` ``search-before`` are searches with an earlier prior, and ``search-depths`` and ``search-one-key``
 those with parts of the present one. In ``expert-xeon-2026-11-30.csv`` ``search-before`` are searches that measured all
-reference designs and calibrated for twice as long.
+reference designs and calibrated for twice as long. ``expert-xeon-40-minutes.csv`` was made with ``cpu: 40 min`` in the
+run file.
 """
 
 from __future__ import annotations
