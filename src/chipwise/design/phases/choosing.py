@@ -210,7 +210,7 @@ class Chooser:
         alike = [one for one in conventional if all(one.get(name) == largest.get(name) for name in KEPT)]
         self._conventional = distinct_rows(np.array([self.nearest(one) for one in (largest, *alike)], np.int64))[0]
         self._traded = traded
-        row = self.centre()
+        row = self._centre()
         if row is None:
             return
         once = self._changed(row)
@@ -224,7 +224,13 @@ class Chooser:
         self.pool = near[np.lexsort((apart, self._worth(near, row), apart > 0))]
 
     def centre(self) -> Rows | None:
-        """The design that :meth:`stay_around` chooses by the present predictions of costs, (1, genes); or None."""
+        """The design that :meth:`stay_around` would choose by the present predictions of costs, (1, genes).
+
+        None if the run does not stay around one, or if results of earlier searches choose the first design.
+        """
+        return None if len(self._past) >= FEWEST else self._centre()
+
+    def _centre(self) -> Rows | None:
         if self._conventional is None:
             return None
         forms = self._narrowed(self._with_known_operators(self._conventional))

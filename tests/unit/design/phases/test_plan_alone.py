@@ -213,6 +213,14 @@ def test_the_first_batch_tries_every_operator_once() -> None:
     assert set(sizes) == {(64, 2, 128)}
 
 
+def test_the_centre_follows_the_predictions_unless_earlier_searches_choose_the_first_design() -> None:
+    chooser = around_the_reference()
+    assert chooser.centre().tolist() == chooser.next(1, [], []).tolist()
+    earlier = chooser._as_here(chooser.pool[0].tolist(), 1000, 2.0)
+    chooser._past = [earlier] * 3
+    assert chooser.centre() is None
+
+
 def test_a_design_that_grows_deeper_repeats_its_first_layer() -> None:
     """Four layers of a reference design with heads 2 and width 128 become five; the fifth is not one of the first
     values of the space (heads 1, width 64)."""
