@@ -284,7 +284,12 @@ class Halving:
                 item = self._reconsidered(item)
                 break
             taken = [item.row or () for item in self._candidates()]
-            rows = self._propose(1, self.observations(), taken) if len(tried) < MOST_TRIED else np.empty((0, 0), int)
+            rows = np.empty((0, 0), int)
+            if len(tried) < MOST_TRIED:
+                row = self._recentred()  # a measurement that broke a limit corrected the predictions
+                if row is None or tuple(row[0].tolist()) in taken:
+                    row = self._propose(1, self.observations(), taken)
+                rows = row
             if not len(rows):
                 alive = [item for item in map(self._fresh, tried) if item.alive]
                 if not alive:

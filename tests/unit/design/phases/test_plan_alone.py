@@ -318,8 +318,7 @@ def test_a_measurement_that_corrects_the_predictions_may_change_the_design(order
     trials, halving, trainer = run(clock, slope=2.0)
     rows = SPACE.sample(9, np.random.default_rng(0))
     rows = rows[np.argsort(halving._chooser.law(rows), kind="stable")]
-    later = iter(order[1:])
-    halving._propose = lambda count, seen, taken: rows[[order[0]]]
+    later = iter(order)
     halving._recentred = lambda: next((rows[[number]] for number in later), None)
     halving._measurer = Limits(trials, keeps)
     halving.explore([])
@@ -333,6 +332,20 @@ def test_a_measurement_that_corrects_the_predictions_may_change_the_design(order
     again._recentred = lambda: rows[[1]]
     again.explore([])
     assert [item.number for item in again.promote([])[0]] == [finalist.number]
+
+
+def test_after_a_design_that_breaks_a_limit_the_best_by_corrected_predictions_is_measured() -> None:
+    clock = Clock(100.0, 1.0)
+    _, halving, _ = run(clock, slope=2.0)
+    rows = SPACE.sample(9, np.random.default_rng(0))
+    asked = iter((rows[[3]], rows[[3]], rows[[5]], rows[[5]]))  # the same again: then the usual proposal
+    halving._propose = lambda count, seen, taken: rows[[4]]
+    halving._recentred = lambda: next(asked)
+    halving._measurer = Limits(halving._trials, lambda item: item.number == 2)
+    halving.explore([])
+    (finalist,), _ = halving.promote([])
+    assert [item.row for item in halving._trials.all()] == [tuple(rows[number].tolist()) for number in (3, 4, 5)]
+    assert finalist.number == 2
 
 
 def test_where_the_only_training_fails_another_design_gets_what_is_left() -> None:
