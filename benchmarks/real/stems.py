@@ -37,7 +37,7 @@ COLUMNS = (
     "validation_error", "test_error", "charged_cpu_s",
 )  # fmt: skip
 FILES = {"images": "vision.yaml", "pairs": "vision.yaml", "words": "speech.yaml"}
-STEPS = 8000  # of 128 images in a pair: 17 passes over the images
+STEPS = 8000  # of 128 images in a pair: 19 passes over the 55,200 training images
 SHAPES = {"images": (96, 2, 6, 384), "words": (96, 3, 4, 256)}  # width, layers, heads of 16, feed-forward
 DESIGNS = {
     "images": ((14, "patches", "mean"), (14, "conv16", "mean"), (7, "patches", "mean"), (14, "conv16", "first")),

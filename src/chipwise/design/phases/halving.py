@@ -286,10 +286,8 @@ class Halving:
             taken = [item.row or () for item in self._candidates()]
             rows = np.empty((0, 0), int)
             if len(tried) < MOST_TRIED:
-                row = self._recentred()  # a measurement that broke a limit corrected the predictions
-                if row is None or tuple(row[0].tolist()) in taken:
-                    row = self._propose(1, self.observations(), taken)
-                rows = row
+                centre = self._new_centre()  # a measurement that broke a limit corrected the predictions
+                rows = self._propose(1, self.observations(), taken) if centre is None else centre
             if not len(rows):
                 alive = [item for item in map(self._fresh, tried) if item.alive]
                 if not alive:
@@ -309,9 +307,8 @@ class Halving:
         be slower than it is. Such a design is measured, too, and replaces ``item`` if it meets the limits.
         """
         for _ in range(MOST_RECONSIDERED):
-            row = self._recentred()
-            taken = [one.row for one in self._candidates()]
-            if self._rest_given or item.row is None or row is None or tuple(row[0].tolist()) in taken:
+            row = self._new_centre()
+            if self._rest_given or item.row is None or row is None:
                 break
             now, then = self._chooser.law(np.vstack([row[0], item.row]))
             if now >= then * (1 - LEAST_GAIN):
@@ -321,6 +318,12 @@ class Halving:
                 break
             item = other
         return item
+
+    def _new_centre(self) -> Rows | None:
+        """The design that is best by the present predictions, (1, genes), unless it is a candidate already."""
+        row = self._recentred()
+        known = row is not None and tuple(row[0].tolist()) in {item.row for item in self._candidates()}
+        return None if known else row
 
     def promote(self, references: Sequence[Candidate]) -> tuple[list[Candidate], Candidate | None]:
         """Runs the rungs after the first.

@@ -144,17 +144,12 @@ class CandidateMeasurer:
             return ()
         limits = (*self._spec.limits, *self._target.limits)
         pace = self._spec.task_settings.latency_metric
-        return no_slower_than(self._references(), limits, measured=self.measures_references, pace=pace)
-
-    @property
-    def measures_references(self) -> bool:
-        """Whether all reference designs are measured; a run that trains one model measures only the best of them."""
-        return self._target.measures and not self._spec.allowance.alone
+        return no_slower_than(self._references(), limits, measured=self._target.measures, pace=pace)
 
     def _references(self) -> list[Candidate]:
         """Of the reference designs that meet the limits as measured or predicted, those that were trained longest."""
         known = [item for item in self._trials.all() if item.is_reference and item.alive and not item.notes.earlier]
-        known = [item for item in known if item.measured or not self.measures_references]
+        known = [item for item in known if item.measured or not self._target.measures]
         found = [item for item in known if item.notes.within is not False]
         longest = max((len(item.rungs) for item in found), default=0)
         return [item for item in found if len(item.rungs) == longest]

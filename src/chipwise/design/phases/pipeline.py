@@ -226,8 +226,8 @@ class Search(StoredRun):
         if alone:
             limits = with_headroom(priced.limits) if target.measures else priced.limits
         else:
-            measured = measurer.measures_references
-            limits = (*priced.limits, *no_slower_than(references, spec.limits, measured=measured, pace=pace))
+            paces = no_slower_than(references, spec.limits, measured=target.measures, pace=pace)
+            limits = (*priced.limits, *paces)
         chooser = self._chooser(replace(priced, limits=limits), data, past)
         if alone:
             usual = spec.task_settings.references(spec.space)
