@@ -10,19 +10,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from expert import drawn
+from single import epochs, opened, trained
 
 import resumable_rows
 from chipwise.design.run.spec import load_run
-from chipwise.model.space.designs import design_of
-from chipwise.training.data.recipe import Recipe
-from chipwise.training.loop.evaluate import load_model
-from chipwise.training.loop.trainer import train
 
 COLUMNS = (
     "width", "layers", "vocab_size", "ffn_width", "conv", "seed", "tokens", "epochs", "validation_bits_per_byte",
@@ -47,9 +43,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     spec = load_run(options.spec)
-    folder = options.work / "corpus"
-    task = spec.task_settings.open(spec.data, base=Path(spec.folder), folder=folder, space=spec.space)
-    task.prepare()
+    task = opened(spec, options.work / "corpus")
     rows = resumable_rows.read(options.out)
     for width, depth, vocab, ffn, steps in PAIRS:
         for conv in ("none", "both"):
@@ -57,16 +51,13 @@ def main() -> None:
             if any(key.items() <= row.items() for row in rows):
                 continue
             choices = drawn(width, depth, (4, 4), ffn, vocab, conv, tied=True)
-            arch = design_of(choices, spec=replace(spec.space, head_size=(32,)), name=conv).arch
-            data = task.data(arch).load()
-            place, recipe = options.work / f"{width}-{depth}-{steps}-{conv}", Recipe(**task.recipe)
-            found = train(arch, data, steps=steps, seed=0, folder=place, recipe=recipe)
-            test = data.judge(load_model(arch, found.weights), split="test").loss
+            place = options.work / f"{width}-{depth}-{steps}-{conv}"
+            found = trained(choices, spec, task, place, seed=0, steps=steps)
             row = {
                 "width": width, "layers": depth, "vocab_size": vocab, "ffn_width": ffn, "conv": conv, "seed": 0,
-                "tokens": found.tokens, "epochs": f"{found.tokens / (len(data.train) - 1):.2f}",
-                "validation_bits_per_byte": f"{found.loss:.4f}", "test_bits_per_byte": f"{test:.4f}",
-                "charged_cpu_s": f"{found.cpu_s:.1f}",
+                "tokens": found.result.tokens, "epochs": f"{epochs(found):.2f}",
+                "validation_bits_per_byte": f"{found.result.loss:.4f}",
+                "test_bits_per_byte": f"{found.test_loss:.4f}", "charged_cpu_s": f"{found.result.cpu_s:.1f}",
             }  # fmt: skip
             resumable_rows.add(rows, row, options.out, COLUMNS)
 

@@ -35,15 +35,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from safetensors.numpy import load_file
+from single import opened, searched
 
 import resumable_rows
-from chipwise import api
 from chipwise.deploy.export.onnx import export
 from chipwise.deploy.measure.harness import measure_alternately
 from chipwise.design.phases.halving import LONG_OVERHEAD
 from chipwise.design.phases.measuring import metrics_of
 from chipwise.design.phases.run_budget import ending_s
-from chipwise.design.report.record import load
 from chipwise.design.run.spec import RunSpec, load_run
 from chipwise.model.space.designs import design_of, summary
 from chipwise.model.walk.calibration import choose, quantiser
@@ -108,8 +107,7 @@ def train_alone(name: str, seed: int, file: Path, work: Path) -> list[dict[str, 
     torch.set_num_threads(1)
     spec = load_run(file)
     design = design_of(DRAWN[name], spec=replace(spec.space, head_size=(DRAWN[name]["head_size"],)), name=name)
-    task = spec.task_settings.open(spec.data, base=Path(spec.folder), folder=work / "corpus", space=spec.space)
-    task.prepare()
+    task = opened(spec, work / "corpus")
     result = train(
         design.arch,
         task.data(design.arch).load(),
@@ -144,13 +142,9 @@ def search(seed: int, file: Path, work: Path) -> list[dict[str, Any]]:
     """Runs or resumes one search; returns a row for its winner."""
     import yaml
 
-    own = work / f"search-{seed}.yaml"
-    given = yaml.safe_load(file.read_text())
-    budget = {**given["budget"], "workers": 1}
-    own.write_text(yaml.safe_dump({**given, "budget": budget, "seed": seed, "prior": "shipped"}))
-    folder = work / f"search-{seed}"
-    api.search(own, out=folder, resume=(folder / "record.json").exists())
-    record = load(folder / "record.json")
+    budget = {**yaml.safe_load(file.read_text())["budget"], "workers": 1}
+    changes = {"budget": budget, "seed": seed, "prior": "shipped"}
+    record = searched(file, changes, work / f"search-{seed}.yaml")
     winner = record.trial(record.winner)
     return [
         {

@@ -10,19 +10,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from expert import drawn
+from single import epochs, opened, trained
 
 import resumable_rows
 from chipwise.design.run.spec import load_run
-from chipwise.model.space.designs import design_of
-from chipwise.training.data.recipe import Recipe
-from chipwise.training.loop.evaluate import load_model
-from chipwise.training.loop.trainer import train
 
 COLUMNS = (
     "heads", "kv_heads", "head_size", "seed", "steps", "tokens", "epochs", "parameters", "validation_bits_per_byte",
@@ -44,24 +40,19 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     spec, seed = load_run(options.spec), options.seed
-    folder = options.work / "corpus"
-    task = spec.task_settings.open(spec.data, base=Path(spec.folder), folder=folder, space=spec.space)
-    task.prepare()
+    task = opened(spec, options.work / "corpus")
     for heads, kv_heads, size in HEADS:
         own = {"heads": str(heads), "kv_heads": str(kv_heads), "head_size": str(size), "seed": str(seed)}
         rows = resumable_rows.read(options.out)
         if any(own.items() <= row.items() for row in rows):
             continue
         choices = drawn(128, 5, (heads, kv_heads), 384, 8192, "none", tied=True, head=size)
-        arch = design_of(choices, spec=replace(spec.space, head_size=(size,)), name="heads").arch
-        data, recipe = task.data(arch).load(), Recipe(**task.recipe)
         place = options.work / f"h{heads}-{kv_heads}-{size}-{seed}"
-        found = train(arch, data, steps=STEPS, seed=seed, folder=place, recipe=recipe)
-        test = data.judge(load_model(arch, found.weights), split="test").loss
+        found = trained(choices, spec, task, place, seed=seed, steps=STEPS)
         row = own | {
-            "steps": found.steps, "tokens": found.tokens, "epochs": f"{found.tokens / (len(data.train) - 1):.2f}",
-            "parameters": arch.parameters(), "validation_bits_per_byte": f"{found.loss:.5f}",
-            "test_bits_per_byte": f"{test:.5f}", "charged_cpu_s": f"{found.cpu_s:.1f}",
+            "steps": found.result.steps, "tokens": found.result.tokens, "epochs": f"{epochs(found):.2f}",
+            "parameters": found.parameters, "validation_bits_per_byte": f"{found.result.loss:.5f}",
+            "test_bits_per_byte": f"{found.test_loss:.5f}", "charged_cpu_s": f"{found.result.cpu_s:.1f}",
         }  # fmt: skip
         resumable_rows.add(rows, row, options.out, COLUMNS)
 

@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import yaml
 from expert import DRAWN, measure_rows
 from safetensors.numpy import load_file
+from single import opened
 
 import resumable_rows
 from chipwise import api
@@ -84,13 +85,6 @@ class Packed:
     fp32_loss: float  # nats a token on calibration text
     nearest_loss: float
     loss: float
-
-
-def opened(spec: RunSpec, work: Path) -> TaskData:
-    """The run's task with its data."""
-    task = spec.task_settings.open(spec.data, base=Path(spec.folder), folder=work / "corpus", space=spec.space)
-    task.prepare()
-    return task
 
 
 def packed(design: Design, weights: Mapping[str, AnyArray], *, task: TaskData, steps: float) -> Packed:
@@ -184,7 +178,7 @@ def run(order: str, seed: int, given: Mapping[str, Any], work: Path) -> list[dic
     design = design_of(winner.choices, spec=spec.space)
     kept = (folder / "trainings" / design.arch.digest).glob("weights-*.safetensors")
     weights = read(max(kept, key=lambda path: float(path.stem.removeprefix("weights-"))))
-    task, items = opened(spec, folder), []
+    task, items = opened(spec, folder / "corpus"), []
     steps = winner.curve[-1].tokens / task.step_tokens(design.arch)
     for form in ("fp32", *NARROW):
         one = replace(design, weights=form)
@@ -215,7 +209,7 @@ def pilot(spec: RunSpec, seed: int, work: Path, budget_s: float) -> tuple[str, s
         form, told = json.loads(kept.read_text())
         return str(form), str(told)
     design = design_of(DRAWN[PILOT], spec=replace(spec.space, head_size=(DRAWN[PILOT]["head_size"],)), name=PILOT)
-    task = opened(spec, work)
+    task = opened(spec, work / "corpus")
     result = train(
         design.arch, task.data(design.arch).load(), cpu_budget_s=budget_s, seed=seed, folder=work / f"pilot-{seed}",
         recipe=Recipe(**task.recipe),

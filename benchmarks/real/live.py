@@ -22,13 +22,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from single import searched
+
 import resumable_rows
-from chipwise import api
-from chipwise.design.report.record import load
 from chipwise.design.run.spec import load_run
 from provenance import here
 
@@ -41,13 +39,9 @@ FILES = {"text": "clinic.yaml", "images": "vision.yaml", "words": "speech.yaml"}
 
 def search(task: str, strategy: str, seed: int, cpu: str, work: Path) -> dict[str, Any]:
     """Runs or resumes one search; returns its row."""
-    given = yaml.safe_load((Path("examples") / FILES[task]).read_text())
-    given |= {"budget": {"cpu": cpu, "workers": 1}, "seed": seed, "prior": "shipped", "search": {"strategy": strategy}}
-    file = work / f"{task}-{strategy}-{seed}.yaml"
-    file.write_text(yaml.safe_dump(given))
-    folder = file.with_suffix("")
-    api.search(file, out=folder, resume=(folder / "record.json").exists())
-    record, settings = load(folder / "record.json"), load_run(file).task_settings
+    file, own = Path("examples") / FILES[task], work / f"{task}-{strategy}-{seed}.yaml"
+    changes = {"budget": {"cpu": cpu, "workers": 1}, "seed": seed, "prior": "shipped", "search": {"strategy": strategy}}
+    record, settings = searched(file, changes, own), load_run(file).task_settings
     winner = record.trial(record.winner)
     return {
         "task": task, "strategy": strategy, "seed": seed, "design": winner.summary,
@@ -96,7 +90,6 @@ def main() -> None:
     task, strategy, seed = options.rest
     if any((row["task"], row["strategy"], row["seed"]) == (task, strategy, seed) for row in rows):
         return
-    options.work.mkdir(parents=True, exist_ok=True)
     row = search(task, strategy, int(seed), options.cpu, options.work)
     resumable_rows.write(options.out, [*resumable_rows.read(options.out), row], COLUMNS)
     print(row, flush=True)

@@ -18,19 +18,15 @@ import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from single import opened, trained
+
 import resumable_rows
 from chipwise.design.run.spec import load_run
-from chipwise.model.space.designs import design_of
-from chipwise.training.data.recipe import Recipe
-from chipwise.training.loop.evaluate import load_model
-from chipwise.training.loop.trainer import train
-from provenance import here
 
 COLUMNS = (
     "task", "patch", "stem", "pooling", "width", "layers", "seed", "budget", "tokens", "parameters",
@@ -86,10 +82,7 @@ def main() -> None:
     spec, name = load_run(Path("examples") / FILES[options.task]), "words" if options.task == "words" else "images"
     shape, steps = SHAPES[name], STEPS if options.task == "pairs" else None
     seconds = None if steps else options.cpu_s
-    task = spec.task_settings.open(
-        spec.data, base=Path(spec.folder), folder=options.work / f"{name}-corpus", space=spec.space
-    )
-    task.prepare()
+    task = opened(spec, options.work / f"{name}-corpus")
     for patch, stem, pooling in DESIGNS[options.task]:
         own = {"task": name, "patch": str(patch), "stem": stem, "pooling": pooling, "seed": str(options.seed)}
         own["budget"] = f"{seconds:g} CPU-s" if seconds else f"{steps} steps"
@@ -97,18 +90,14 @@ def main() -> None:
         if any(own.items() <= row.items() for row in rows):
             continue
         choices = drawn(shape, patch, stem, pooling) | {"vocab_size": spec.space.vocab_size[0]}
-        arch = design_of(choices, spec=replace(spec.space, head_size=(16,)), name="stem").arch
-        data, recipe = task.data(arch).load(), Recipe(**task.recipe)
         place = options.work / f"{name}-{patch}-{stem}-{pooling}-{options.seed}-{steps or seconds}"
-        found = train(arch, data, cpu_budget_s=seconds, steps=steps, seed=options.seed, folder=place, recipe=recipe)
-        test = data.judge(load_model(arch, found.weights), split="test").loss
+        found = trained(choices, spec, task, place, seed=options.seed, steps=steps, cpu_budget_s=seconds)
         row = own | {
-            "width": shape[0], "layers": shape[1], "tokens": found.tokens,
-            "parameters": arch.parameters(), "validation_error": f"{found.loss:.5f}", "test_error": f"{test:.5f}",
-            "charged_cpu_s": f"{found.cpu_s:.1f}", **here(),
+            "width": shape[0], "layers": shape[1], "tokens": found.result.tokens, "parameters": found.parameters,
+            "validation_error": f"{found.result.loss:.5f}", "test_error": f"{found.test_loss:.5f}",
+            "charged_cpu_s": f"{found.result.cpu_s:.1f}",
         }  # fmt: skip
         resumable_rows.add(rows, row, options.out, COLUMNS)
-        print(row, flush=True)
 
 
 if __name__ == "__main__":
