@@ -5,6 +5,7 @@ Importing this module does not load any runtime.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -284,6 +285,15 @@ def check_positions(path: str | Path, most: int, capacity: int) -> None:
 def loading_s(runtime: str) -> float:
     """Seconds allowed for loading a model in ``runtime``, in addition to the time for reading its file."""
     return NEEDS[runtime].loading_s if runtime in NEEDS else 0.0
+
+
+def installed_version(runtime: str) -> str | None:
+    """The version of the installed package that is ``runtime``; None if there is none, or it runs in other programs."""
+    needs = NEEDS.get(runtime)
+    if needs is None or needs.programs or needs.environment:
+        return None
+    names = importlib.metadata.packages_distributions().get(needs.module)
+    return importlib.metadata.version(names[0]) if names else None
 
 
 def program_of(names: Sequence[str]) -> str | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from chipwise.core import units
 from chipwise.deploy.calibrate.calibrate import MODEL_S, MODELS, NODES_TIMED, calibrate, cases_s
 from chipwise.deploy.measure.store import kept_as, saved_profile
+from chipwise.deploy.runtimes import installed_version
 from chipwise.design.limits import Constraint
 from chipwise.design.run.budget_spec import Allowance
 from chipwise.design.run.folder import RunFolder
@@ -118,13 +119,17 @@ def _calibrated(
 
 
 def _calibrated_before(spec: RunSpec) -> MachineProfile | None:
-    """The profile that ``chipwise calibrate`` stored, if any.
+    """The profile that ``chipwise calibrate`` stored for the installed version of the runtime, if any.
 
     None for models other than text decoders: they are always calibrated within the run.
     """
     if spec.space.own is not None:
         return None
-    return saved_profile(kept_as(spec.target.runtime, spec.space.kind.calibration), spec.target.threads)
+    target = spec.target
+    known = saved_profile(kept_as(target.runtime, spec.space.kind.calibration), target.threads)
+    if known is None or installed_version(target.runtime) not in (None, known.runtime_version):
+        return None
+    return known
 
 
 def least_calibration_s(spec: RunSpec, folder: RunFolder) -> float:

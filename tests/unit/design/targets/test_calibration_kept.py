@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from chipwise.deploy.runtimes import RUNTIMES, installed_version
 from chipwise.design.run.budget_spec import BudgetSpec, allowance
 from chipwise.design.run.spec import TargetSpec
 from chipwise.design.targets import local
@@ -59,6 +61,7 @@ def test_a_search_takes_an_earlier_profile_unless_its_models_are_its_own(tmp_pat
         local, "saved_profile", lambda runtime, threads: asked.append((runtime, threads)) or core_like()
     )
     monkeypatch.setattr(local, "calibrate", lambda **how: pytest.fail("it was calibrated again"))
+    monkeypatch.setattr(local, "installed_version", lambda runtime: core_like().runtime_version)
     assert local.least_calibration_s(SPEC, folder) == 0.0
     assert local._calibrated(SPEC, SPACE, folder, said.append) == core_like()
     assert folder.profile.exists()
@@ -68,3 +71,19 @@ def test_a_search_takes_an_earlier_profile_unless_its_models_are_its_own(tmp_pat
     assert asked[-1] == ("onnxruntime-images", 1)
     own = SimpleNamespace(**{**vars(SPEC), "space": SimpleNamespace(own=object(), kind=images.kind)})
     assert local.least_calibration_s(own, SimpleNamespace(**new(tmp_path))) > 0.0
+
+
+def test_a_profile_of_another_version_of_the_runtime_is_not_taken(tmp_path, monkeypatch) -> None:
+    folder = SimpleNamespace(**new(tmp_path))
+    known = replace(core_like(), runtime="onnxruntime", runtime_version="1.0.0")
+    monkeypatch.setattr(local, "saved_profile", lambda runtime, threads: known)
+    monkeypatch.setattr(local, "calibrate", lambda **how: core_like())
+    assert local.least_calibration_s(SPEC, folder) > 0.0
+    assert local._calibrated(SPEC, SPACE, folder, str) == core_like()
+
+
+def test_versions_of_installed_packages_are_those_that_the_runtimes_report() -> None:
+    pytest.importorskip("onnxruntime")
+    assert installed_version("onnxruntime") == RUNTIMES.load("onnxruntime")().version()
+    assert installed_version("fake") is None
+    assert installed_version("executorch") is None  # its version is that of a package in another environment
