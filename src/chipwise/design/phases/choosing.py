@@ -187,7 +187,8 @@ class Chooser:
         conventional: Iterable[Mapping[str, object]] = (),
         *,
         traded: tuple[str, float] | None = None,
-    ) -> None:
+        before: Sequence[int] = (),
+    ) -> Rows | None:
         """Restricts proposals to one conventional design and to designs of its size that differ in few choices.
 
         Short training runs favour small designs that are worse after long training. The law cannot correct this if
@@ -203,25 +204,32 @@ class Chooser:
             references: The run's reference designs.
             conventional: Designs of usual proportions, of any size.
             traded: A latency metric, and how much higher the ln loss of a clearly faster design may be.
+            before: Row of the design around which the run stayed before it was interrupted, if it is within the limits.
+
+        Returns:
+            Row of the design around which proposals stay, (1, genes); None if they are not restricted.
         """
         if not references:
-            return
+            return None
         largest = min(references, key=self.law_of)
         alike = [one for one in conventional if all(one.get(name) == largest.get(name) for name in KEPT)]
         self._conventional = distinct_rows(np.array([self.nearest(one) for one in (largest, *alike)], np.int64))[0]
         self._traded = traded
-        row = self._centre()
+        held = np.array([before], np.int64) if before else None
+        within = held is not None and excess(self._limits, self._metrics(held))[0] <= 0
+        row = held if within else self._centre()
         if row is None:
-            return
+            return None
         once = self._changed(row)
         rows = distinct_rows(np.vstack([row, once, self._changed(once)]))[0]
         self._like = row
         near = self._kept(rows)
         if len(near) < FEWEST_ALIKE:  # the limits leave hardly any designs of that size
             self._like = None
-            return
+            return None
         apart = self._differences(near, row)
         self.pool = near[np.lexsort((apart, self._worth(near, row), apart > 0))]
+        return row
 
     def centre(self) -> Rows | None:
         """The design that :meth:`stay_around` would choose by the present predictions of costs, (1, genes).

@@ -23,7 +23,7 @@ from chipwise.model.arch.arch import ArchSpec
 
 AS_LONG = 0.995  # share of a rung's budget that counts as complete, because training ends with a whole step
 SHORTER = -1  # rung number of training shorter than the first rung of the plan
-DECIDED = ("winner", "baseline", "finalists", "unmet", "test", "samples", "answer", "stopped")
+DECIDED = ("winner", "baseline", "centre", "finalists", "unmet", "test", "samples", "answer", "stopped")
 
 
 def take_up(study: Study, trials: Trials, spec: RunSpec, before: AnySpec | None) -> None:

@@ -231,7 +231,10 @@ class Search(StoredRun):
         chooser = self._chooser(replace(priced, limits=limits), data, past)
         if alone:
             usual = spec.task_settings.references(spec.space)
-            chooser.stay_around([item.notes.choices for item in references], usual, traded=traded(spec))
+            before = Record(self.study.memory).sequence("centre", int)  # later measurements change predictions
+            choices = [item.notes.choices for item in references]
+            centre = chooser.stay_around(choices, usual, traded=traded(spec), before=before)
+            self.study.remember(centre=[] if centre is None else centre[0].tolist())
         if spec.quality.chosen == "proxy":  # without short training, only the law can choose the reference design
             references = sorted(references, key=lambda item: chooser.law_of(item.notes.choices))[:1]
         self.budget.set_aside(target, tasks)

@@ -197,6 +197,16 @@ def test_only_designs_about_as_large_as_the_reference_design_are_proposed_and_it
         assert choices["layers"][0] == choices["layers"][1]
 
 
+def test_a_resumed_run_stays_around_the_design_that_it_stayed_around_before() -> None:
+    """Measurements have corrected the predictions since, so that another size might be chosen now."""
+    chooser = around_the_reference()
+    before = chooser.nearest({**REFERENCE, "d_model": 32})
+    assert chooser.stay_around([REFERENCE], [REFERENCE], before=before).tolist() == [before]
+    assert {SPACE.choices(row)["d_model"] for row in chooser.pool} == {32}
+    far = chooser.nearest({**REFERENCE, "d_model": 128, "depth": 3, "layers": [LAYER] * 3})  # beyond a limit
+    assert chooser.stay_around([REFERENCE], [REFERENCE], before=far).tolist() == [chooser.nearest(REFERENCE)]
+
+
 def test_the_first_batch_tries_every_operator_once() -> None:
     """Three places of convolutions and five activations: five trainings hold all, and the first is the reference."""
     names = ("relu", "gelu", "silu", "geglu", "swiglu")
