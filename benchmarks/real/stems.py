@@ -71,6 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=[*sorted(FILES), "report"])
     parser.add_argument("--cpu-s", type=float, default=200)
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of the designs to train, from 0")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, default=Path("runs/stems"))
     parser.add_argument("--out", type=Path, required=True)
@@ -83,7 +84,8 @@ def main() -> None:
     shape, steps = SHAPES[name], STEPS if options.task == "pairs" else None
     seconds = None if steps else options.cpu_s
     task = opened(spec, options.work / f"{name}-corpus")
-    for patch, stem, pooling in DESIGNS[options.task]:
+    designs = DESIGNS[options.task]
+    for patch, stem, pooling in designs if options.only is None else [designs[number] for number in options.only]:
         own = {"task": name, "patch": str(patch), "stem": stem, "pooling": pooling, "seed": str(options.seed)}
         own["budget"] = f"{seconds:g} CPU-s" if seconds else f"{steps} steps"
         rows = resumable_rows.read(options.out)
