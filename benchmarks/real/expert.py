@@ -15,9 +15,10 @@ time and peak memory. ``old-search`` are searches whose law counted every pass o
 ``-before`` are older than learned rounding in searches, and drawn designs among them were rounded to the nearest; in
 ``expert-zen5.csv`` ``search-before`` are searches with an earlier prior, and ``search-depths`` and ``search-one-key``
 those with parts of the present one. In ``expert-xeon-2026-11-30.csv`` ``search-before`` are searches that measured all
-reference designs and calibrated for twice as long. ``expert-xeon-40-minutes.csv`` was made with ``cpu: 40 min`` in the
-run file. The searches of ``expert-xeon-narrower.csv`` also try narrower designs; ``search-between`` and
-``search-between-busy`` are of versions between those and the searches before, the latter beside a third process.
+reference designs and calibrated for twice as long. ``expert-xeon-40-minutes.csv`` and ``expert-zen3-40-minutes.csv``
+were made with ``cpu: 40 min`` in the run file. The searches of ``expert-xeon-narrower.csv`` also try narrower designs;
+``search-between`` and ``search-between-busy`` are of versions between those and the searches before, the latter beside
+a third process.
 """
 
 from __future__ import annotations
