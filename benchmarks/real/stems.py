@@ -1,14 +1,14 @@
-"""Classifiers that differ in patches, stem and pooling, trained over many epochs.
+"""Classifiers that differ in patches, stem, pooling or size, trained over many epochs.
 
-    python benchmarks/real/stems.py images --work W --out benchmarks/real/stems.csv    # or words; equal CPU time
+    python benchmarks/real/stems.py images --work W --out benchmarks/real/stems.csv    # or words, sizes; equal CPU time
     python benchmarks/real/stems.py pairs --seed 1 --work W --out benchmarks/real/stems.csv
     python benchmarks/real/stems.py report --out benchmarks/real/stems.csv
 
-``images`` and ``words`` give all designs of a task the same CPU time. ``pairs`` trains image classifiers with patches
-of 14 pixels, without and with a convolution before the patches, on the same images in the same order, so a busy machine
-changes only the seconds; ``report`` prints what the convolution changes. The designs of a task share width, layers and
-heads, and the data of ``examples/vision.yaml`` or ``examples/speech.yaml``. Losses are error rates. Rows that the table
-holds are not made again.
+``images``, ``words`` and ``sizes`` (of models for spoken words) give all designs the same CPU time. ``pairs`` trains
+image classifiers with patches of 14 pixels, without and with a convolution before the patches, on the same images in
+the same order, so a busy machine changes only the seconds; ``report`` prints what the convolution changes. Otherwise
+the designs of a task share width, layers and heads. The data are those of ``examples/vision.yaml`` or
+``examples/speech.yaml``. Losses are error rates. Rows that the table holds are not made again.
 """
 
 from __future__ import annotations
@@ -32,13 +32,21 @@ COLUMNS = (
     "task", "patch", "stem", "pooling", "width", "layers", "seed", "budget", "tokens", "parameters",
     "validation_error", "test_error", "charged_cpu_s",
 )  # fmt: skip
-FILES = {"images": "vision.yaml", "pairs": "vision.yaml", "words": "speech.yaml"}
+FILES = {"images": "vision.yaml", "pairs": "vision.yaml", "words": "speech.yaml", "sizes": "speech.yaml"}
 STEPS = 8000  # of 128 images in a pair: 19 passes over the 55,200 training images
-SHAPES = {"images": (96, 2, 6, 384), "words": (96, 3, 4, 256)}  # width, layers, heads of 16, feed-forward
+IMAGES, WORDS = (96, 2, 6, 384), (96, 3, 4, 256)  # width, layers, heads of 16, feed-forward
 DESIGNS = {
-    "images": ((14, "patches", "mean"), (14, "conv16", "mean"), (7, "patches", "mean"), (14, "conv16", "first")),
-    "pairs": ((14, "patches", "mean"), (14, "conv16", "mean")),
-    "words": ((20, "patches", "first"), (20, "conv32", "first")),
+    "images": (
+        *((IMAGES, 14, "patches", "mean"), (IMAGES, 14, "conv16", "mean")),
+        *((IMAGES, 7, "patches", "mean"), (IMAGES, 14, "conv16", "first")),
+    ),
+    "pairs": ((IMAGES, 14, "patches", "mean"), (IMAGES, 14, "conv16", "mean")),
+    "words": ((WORDS, 20, "patches", "first"), (WORDS, 20, "conv32", "first")),
+    "sizes": tuple(
+        (shape, 20, stem, "first")
+        for stem in ("patches", "conv32")
+        for shape in (WORDS, (64, 3, 4, 256), (64, 2, 4, 256), (48, 2, 3, 128), (32, 2, 2, 128), (32, 1, 2, 128))
+    ),
 }
 
 
@@ -80,22 +88,24 @@ def main() -> None:
         report(resumable_rows.read(options.out))
         return
     torch.set_num_threads(1)
-    spec, name = load_run(Path("examples") / FILES[options.task]), "words" if options.task == "words" else "images"
-    shape, steps = SHAPES[name], STEPS if options.task == "pairs" else None
+    spec = load_run(Path("examples") / FILES[options.task])
+    name, steps = "images" if spec.task == "vision" else "words", STEPS if options.task == "pairs" else None
     seconds = None if steps else options.cpu_s
     task = opened(spec, options.work / f"{name}-corpus")
     designs = DESIGNS[options.task]
-    for patch, stem, pooling in designs if options.only is None else [designs[number] for number in options.only]:
+    wanted = range(len(designs)) if options.only is None else options.only
+    for shape, patch, stem, pooling in [designs[number] for number in wanted]:
         own = {"task": name, "patch": str(patch), "stem": stem, "pooling": pooling, "seed": str(options.seed)}
+        own |= {"width": str(shape[0]), "layers": str(shape[1])}
         own["budget"] = f"{seconds:g} CPU-s" if seconds else f"{steps} steps"
         rows = resumable_rows.read(options.out)
         if any(own.items() <= row.items() for row in rows):
             continue
         choices = drawn(shape, patch, stem, pooling) | {"vocab_size": spec.space.vocab_size[0]}
-        place = options.work / f"{name}-{patch}-{stem}-{pooling}-{options.seed}-{steps or seconds}"
+        place = options.work / "-".join(map(str, (name, *shape, patch, stem, pooling, options.seed, steps or seconds)))
         found = trained(choices, spec, task, place, seed=options.seed, steps=steps, cpu_budget_s=seconds)
         row = own | {
-            "width": shape[0], "layers": shape[1], "tokens": found.result.tokens, "parameters": found.parameters,
+            "tokens": found.result.tokens, "parameters": found.parameters,
             "validation_error": f"{found.result.loss:.5f}", "test_error": f"{found.test_loss:.5f}",
             "charged_cpu_s": f"{found.result.cpu_s:.1f}",
         }  # fmt: skip
