@@ -33,6 +33,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from safetensors.numpy import load_file
@@ -141,8 +143,6 @@ def train_alone(name: str, seed: int, file: Path, work: Path) -> list[dict[str, 
 
 def search(seed: int, file: Path, work: Path) -> list[dict[str, Any]]:
     """Runs or resumes one search; returns a row for its winner."""
-    import yaml
-
     budget = {**yaml.safe_load(file.read_text())["budget"], "workers": 1}
     changes = {"budget": budget, "seed": seed, "prior": "shipped"}
     record = searched(file, changes, work / f"search-{seed}.yaml")
