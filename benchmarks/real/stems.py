@@ -1,14 +1,15 @@
 """Classifiers that differ in patches, stem, pooling or size, trained over many epochs.
 
-    python benchmarks/real/stems.py images --work W --out benchmarks/real/stems.csv    # or words, sizes; equal CPU time
+    python benchmarks/real/stems.py words --work W --out benchmarks/real/stems.csv    # or another group: equal CPU time
     python benchmarks/real/stems.py pairs --seed 1 --work W --out benchmarks/real/stems.csv
     python benchmarks/real/stems.py report --out benchmarks/real/stems.csv
 
-``images``, ``words`` and ``sizes`` (of models for spoken words) give all designs the same CPU time. ``pairs`` trains
-image classifiers with patches of 14 pixels, without and with a convolution before the patches, on the same images in
-the same order, so a busy machine changes only the seconds; ``report`` prints what the convolution changes. Otherwise
-the designs of a task share width, layers and heads. The data are those of ``examples/vision.yaml`` or
-``examples/speech.yaml``. Losses are error rates. Rows that the table holds are not made again.
+``images`` and ``words`` differ in patches, stem and pooling; ``narrow`` (images), ``sizes`` (spoken words) and
+``slices`` (of their clips) train smaller models. All these designs get the same CPU time. ``pairs`` trains image
+classifiers with patches of 14 pixels, without and with a convolution before the patches, on the same images in the same
+order, so a busy machine changes only the seconds; ``report`` prints what the convolution changes. The data are those of
+``examples/vision.yaml`` or ``examples/speech.yaml``. Losses are error rates. Rows that the table holds are not made
+again.
 """
 
 from __future__ import annotations
@@ -32,20 +33,31 @@ COLUMNS = (
     "task", "patch", "stem", "pooling", "width", "layers", "seed", "budget", "tokens", "parameters",
     "validation_error", "test_error", "charged_cpu_s",
 )  # fmt: skip
-FILES = {"images": "vision.yaml", "pairs": "vision.yaml", "words": "speech.yaml", "sizes": "speech.yaml"}
+FILES = dict.fromkeys(("images", "narrow", "pairs"), "vision.yaml") | dict.fromkeys(
+    ("words", "sizes", "slices"), "speech.yaml"
+)
 STEPS = 8000  # of 128 images in a pair: 19 passes over the 55,200 training images
 IMAGES, WORDS = (96, 2, 6, 384), (96, 3, 4, 256)  # width, layers, heads of 16, feed-forward
+SMALL = (64, 2, 4, 256)
 DESIGNS = {
     "images": (
         *((IMAGES, 14, "patches", "mean"), (IMAGES, 14, "conv16", "mean")),
         *((IMAGES, 7, "patches", "mean"), (IMAGES, 14, "conv16", "first")),
+    ),
+    "narrow": (
+        *((SMALL, 14, "conv32", "first"), ((64, 1, 4, 256), 14, "conv32", "first"), (SMALL, 14, "conv8", "first")),
+        *(((48, 2, 3, 256), 14, "conv32", "first"), ((32, 2, 2, 256), 14, "conv32", "first")),
     ),
     "pairs": ((IMAGES, 14, "patches", "mean"), (IMAGES, 14, "conv16", "mean")),
     "words": ((WORDS, 20, "patches", "first"), (WORDS, 20, "conv32", "first")),
     "sizes": tuple(
         (shape, 20, stem, "first")
         for stem in ("patches", "conv32")
-        for shape in (WORDS, (64, 3, 4, 256), (64, 2, 4, 256), (48, 2, 3, 128), (32, 2, 2, 128), (32, 1, 2, 128))
+        for shape in (WORDS, (64, 3, 4, 256), SMALL, (48, 2, 3, 128), (32, 2, 2, 128), (32, 1, 2, 128))
+    ),
+    "slices": tuple(
+        (SMALL, patch, stem, "first")
+        for patch, stem in ((10, "patches"), (10, "conv32"), (4, "patches"), (20, "conv32"))
     ),
 }
 

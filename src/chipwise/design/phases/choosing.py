@@ -44,7 +44,6 @@ LEAST_LOSS = 1e-4  # smallest loss used, so that logarithms are finite
 POOL = 4_000
 ALIKE = (0.8, 1.25)  # bounds of width, depth and so on, relative to the design that a run stays around
 KEPT = ("weights", "patch")  # choices in which conventional designs of other sizes must equal the reference design
-SMALLEST = 0.5  # least parameters of such a conventional design, relative to the largest within the limits
 AS_MANY = (0.7, 1.4)  # bounds of parameters, relative to the design that a run stays around
 FEWEST_ALIKE = 5  # with fewer designs around one size, the whole pool stays
 FEWEST = 3  # with at least this many training runs of earlier searches, the quality model is used at once
@@ -194,11 +193,10 @@ class Chooser:
         Short training runs favour small designs that are worse after long training. The law cannot correct this if
         the long training is about a hundred times longer. But among designs of one size, short runs do show which
         operators lower the loss. The law chooses the size, together with the operators whose effects the prior knows.
-        It compares conventional designs within the limits that have at least ``SMALLEST`` times as many parameters as
-        the largest of them, and selects the one with the lowest loss after long training. Designs beyond a limit are
-        tried with fewer heads or a narrower feed-forward. If latency is an objective and a clearly faster design has
-        nearly the same loss by the law, the fastest such design is selected instead. Choices per layer are changed in
-        all layers at once.
+        It compares conventional designs within the limits that have at least ``Law.smallest`` times as many parameters
+        as the largest of them, and selects the one with the lowest loss after long training. Designs beyond a limit are
+        tried with fewer heads or a narrower feed-forward. If latency is an objective, a faster design with nearly the
+        same loss by the law is selected instead. Choices per layer are changed in all layers at once.
 
         Args:
             references: The run's reference designs.
@@ -243,20 +241,22 @@ class Chooser:
             return None
         forms = self._narrowed(self._with_known_operators(self._conventional))
         count = self._metrics(forms)["parameters"]
-        forms = forms[count >= SMALLEST * count.max(initial=0.0)]
+        forms = forms[count >= self._start.smallest * count.max(initial=0.0)]
         return forms[self._fastest_as_good(forms, self._traded)][None] if len(forms) else None
 
     def _fastest_as_good(self, rows: Rows, traded: tuple[str, float] | None) -> int:
-        """Index of the row with the lowest loss by the law, or of a clearly faster row with about the same loss."""
+        """Index of the row with the lowest loss by the law, or of a faster row with about the same loss.
+
+        ``traded`` names a latency metric and the rise of the ln loss that a clearly faster row is worth; rows whose
+        loss rises by more are left out.
+        """
         loss = self.law(rows)
-        best = int(np.argmin(loss))
         if traded is None:
-            return best
+            return int(np.argmin(loss))
         latency, more = traded
-        seconds = self._metrics(rows)[latency]
-        good = np.flatnonzero(loss <= loss[best] * math.exp(more))
-        fastest = int(good[np.argmin(seconds[good])])
-        return fastest if seconds[fastest] <= CLEARLY * seconds[best] else best
+        worse = np.log(loss / loss.min())
+        time = np.log(self._metrics(rows)[latency])
+        return int(np.argmin(np.where(worse <= more, worse / more - time / math.log(CLEARLY), np.inf)))
 
     def _differences(self, rows: Rows, row: Rows) -> NDArray[np.int64]:
         """Number of choices in which each of ``rows`` differs from ``row``, (n,); per-layer choices count once."""

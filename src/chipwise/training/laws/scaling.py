@@ -43,6 +43,7 @@ class Law:
     level_known: bool = True  # False: only START's shape is used; the level is fitted to the run's training runs
     one_pass: float = 0.0  # relative rise in loss if one sampling step is taken instead of many
     repeats: float = math.inf  # what all passes over the data after the first are worth at most, in first passes
+    smallest: float = 0.5  # least size of a design to choose by the law, relative to the largest within the limits
 
     def loss(self, layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike) -> Float64Array:
         """Expected bits per byte, (n,), of models with these sizes after training on this much text."""

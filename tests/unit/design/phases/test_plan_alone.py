@@ -24,7 +24,7 @@ from chipwise.design.strategies.study import Study
 from chipwise.errors import Infeasible, SpecError
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.training.laws import operators
-from chipwise.training.laws.scaling import PACE, START
+from chipwise.training.laws.scaling import PACE, START, Law
 
 OWN_KEYS = dataclasses.replace(operators.TEXT, grouped=None)  # as if every query head had a key head
 ALONE = Allowance(unit="cpu", total=100.0, final=70.0, whole=False, alone=True)
@@ -152,6 +152,7 @@ def around_the_reference(
     final: float = 70.0,
     convolved: float = 1.0,
     widened: float = 1.0,
+    law: Law = START,
 ) -> Chooser:
     """A chooser around the best of ``conventional``.
 
@@ -171,7 +172,7 @@ def around_the_reference(
 
     chooser = Chooser(
         space, screen(space, priced, spec.limits, seed=0, draws=500), priced, spec.goals, spec.limits,
-        final=final, bytes_per_token=two_bytes, operators=operators, seed=0,
+        final=final, bytes_per_token=two_bytes, operators=operators, law=law, seed=0,
     )  # fmt: skip
     chooser.stay_around(conventional[:1], conventional)
     return chooser
@@ -242,14 +243,20 @@ def test_a_design_that_grows_deeper_repeats_its_first_layer() -> None:
     assert [one["layers"] for one in deeper] == [[LAYER] * 5]
 
 
-def test_the_centre_is_the_conventional_design_that_the_law_finds_best_down_to_a_share_of_the_largest() -> None:
-    """Of depths 6, 5 and 2 at a width of 32, the law promises most for the least; two layers are less than half of six
-    (the toy counts width times depth as parameters), five are not."""
+@pytest.mark.parametrize(("smallest", "depth"), [(0.5, 5), (0.3, 2)])
+def test_the_centre_is_the_conventional_design_that_the_law_finds_best_down_to_a_share_of_the_largest(
+    smallest: float, depth: int
+) -> None:
+    """Of depths 6, 5 and 2 at a width of 32, the law promises most for the least; two layers are a third of six, five
+    are more than half (the toy counts width times depth as parameters)."""
     spec = dataclasses.replace(SPEC, space=dataclasses.replace(SPEC.space, depth=(2, 5, 6)))
     conventional = [REFERENCE | {"d_model": 32, "depth": depth, "layers": [LAYER] * depth} for depth in (6, 5, 2)]
-    chooser = around_the_reference(spec, conventional)
+    law = dataclasses.replace(START, smallest=smallest)
+    chooser = around_the_reference(spec, conventional, final=1.0, law=law)
+    losses = [chooser.law_of(one) for one in conventional]
+    assert losses == sorted(losses, reverse=True)
     depths = [SearchSpace(spec.space).choices(row)["depth"] for row in chooser.next(1, [], [])]
-    assert depths == [5]
+    assert depths == [depth]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from chipwise.model.kinds.image.choices import ImageSpace
 from chipwise.model.ops.workload import Workload
 from chipwise.model.space.space_spec import SpaceSpec
-from chipwise.training.tasks.one_pass import ACCURACY, LATENCY, LAW, check_axes, defaults, inputs_of
+from chipwise.training.tasks.one_pass import ACCURACY, CLASSES, LATENCY, check_axes, defaults, inputs_of
 from chipwise.training.tasks.protocol import Need, Task, TaskLabels
 from chipwise.training.tasks.speech.references import proportions
 from chipwise.training.tasks.speech.sections import sections
@@ -41,7 +41,7 @@ SPEECH = Task(
         derived=("rtf",),
         load=LOAD,
     ),
-    law=LAW,
+    law=CLASSES,
     needs=Need(
         part="image",
         message=f"is missing; describe the spectrograms, frames of 10 ms with bands: {EXAMPLE}",

@@ -8,7 +8,7 @@ from chipwise.model.kinds.image.choices import ImageSpace
 from chipwise.model.ops.workload import Workload
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.training.laws import operators
-from chipwise.training.tasks.one_pass import ACCURACY, LATENCY, LAW, check_axes, defaults, inputs_of
+from chipwise.training.tasks.one_pass import ACCURACY, CLASSES, LATENCY, check_axes, defaults, inputs_of
 from chipwise.training.tasks.protocol import Need, Task, TaskLabels
 from chipwise.training.tasks.references import deit_proportions
 from chipwise.training.tasks.vision.sections import sections
@@ -41,7 +41,7 @@ VISION = Task(
         derived=("fps",),
         load=LOAD,
     ),
-    law=LAW,
+    law=CLASSES,
     operators=operators.IMAGES,
     needs=Need(
         part="image",
