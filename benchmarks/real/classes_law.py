@@ -63,12 +63,17 @@ def row_of(task: str, choices: Mapping[str, Any], tokens: float, error: float, *
     """A training run of the design with these choices."""
     spec = replace(RUNS[task].space, head_size=(choices["head_size"],))
     arch = design_of({"vocab_size": spec.vocab_size[0], **choices}, spec=spec, name="row").arch
-    known = RUNS[task].operators.operators.get("stem", {}).get(choices["stem"])
+    known = [
+        values[str(choices[name])].loss
+        for name, values in RUNS[task].operators.operators.items()
+        if str(choices[name]) in values
+    ]
+    known.append(RUNS[task].operators.depths[min(2, choices["depth"])])
     passes = tokens / arch.max_tokens / BYTES[task][1]
     size = arch.parameters() - 2 * arch.outputs * arch.d_model  # as a search counts it
     return Row(
         task, size, passes * BYTES[task][0], tokens, error,
-        0.0 if known is None else float(change_after(known.loss, tokens)), long,
+        float(sum(change_after(one, tokens) for one in known)), long,
         f"{task} p{choices['patch']} {choices['stem']} d{choices['d_model']} L{choices['depth']} {passes:.0f} passes",
     )  # fmt: skip
 

@@ -1,13 +1,15 @@
 """Real searches with `auto` and with random search: same run file, seed and CPU time; test loss and measured time.
 
     python benchmarks/real/live.py search images auto 0 --work W --out live.csv    # one search
+    python benchmarks/real/live.py measure images --work W --out live.csv          # the winners in W, in turns
     python benchmarks/real/live.py report --out live.csv
 
 All searches have one worker and the prior that chipwise ships, and train one design for the rest of the budget. Random
 search draws that design at random from those within the limits. Rows that the table holds are not made again.
 Columns: task, strategy, seed, the winner's design, its test and validation loss (bits per byte or error rate) as
-exported, seconds per token or per input (measured median), tokens and charged CPU seconds of its training, CPU seconds
-of the whole search, and the deviation of the loss between seeds that chipwise assumes for the task. ``auto-before`` did
+exported, seconds per token or per input (median, as measured by the search; then as measured in turns with the other
+winners), tokens and charged CPU seconds of its training, CPU seconds of the whole search, and the deviation of the loss
+between seeds that chipwise assumes for the task. ``auto-before`` did
 not know what convolutions before the patches are worth; ``auto-between`` assumed that they lower the error rate by a
 tenth after any number of tokens, and all ``auto`` rows but that of images were made by the version of ``auto-before``.
 """
@@ -27,12 +29,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from single import searched
 
 import resumable_rows
+from chipwise.deploy.measure.harness import measure_alternately
+from chipwise.design.phases.measuring import metrics_of
 from chipwise.design.run.spec import load_run
 from provenance import here
 
 COLUMNS = (
-    "task", "strategy", "seed", "design", "test_loss", "validation_loss", "p50_s", "tokens", "train_cpu_s", "cpu_s",
-    "seed_sd",
+    "task", "strategy", "seed", "design", "test_loss", "validation_loss", "p50_s", "in_turns_p50_s", "tokens",
+    "train_cpu_s", "cpu_s", "seed_sd",
 )  # fmt: skip
 FILES = {"text": "clinic.yaml", "images": "vision.yaml", "words": "speech.yaml"}
 
@@ -52,6 +56,16 @@ def search(task: str, strategy: str, seed: int, cpu: str, work: Path) -> dict[st
     }  # fmt: skip
 
 
+def measure(rows: Sequence[dict[str, Any]], task: str, work: Path) -> None:
+    """Measures the winners of the task that ``work`` holds in turns, and writes the times into their rows."""
+    spec, own = load_run(Path("examples") / FILES[task]), [row for row in rows if row["task"] == task]
+    paths = {work / f"{task}-{row['strategy']}-{row['seed']}/winner/model.onnx": row for row in own}
+    held = [path for path in paths if path.exists()]
+    found = measure_alternately(held, spec.workload, runtime=spec.target.runtime, threads=spec.target.threads)
+    for path, one in zip(held, found, strict=True):
+        paths[path]["in_turns_p50_s"] = f"{metrics_of(one)[spec.task_settings.latency_metric]:.3g}"
+
+
 def report(rows: Sequence[dict[str, Any]]) -> None:
     """Prints, for each task, losses and times of both strategies on the seeds that both have."""
     for task in dict.fromkeys(row["task"] for row in rows):
@@ -60,9 +74,11 @@ def report(rows: Sequence[dict[str, Any]]) -> None:
         if not seeds:
             continue
         means = {}
+        turns = all(mine[strategy, seed]["in_turns_p50_s"] for strategy in ("auto", "random") for seed in seeds)
         for strategy in ("auto", "random"):
             losses, times = (
-                [float(mine[strategy, seed][column]) for seed in seeds] for column in ("test_loss", "p50_s")
+                [float(mine[strategy, seed][column]) for seed in seeds]
+                for column in ("test_loss", "in_turns_p50_s" if turns else "p50_s")
             )
             means[strategy] = statistics.mean(losses), statistics.mean(times)
             text = " ".join(f"{loss:.4g}" for loss in losses)
@@ -77,8 +93,8 @@ def report(rows: Sequence[dict[str, Any]]) -> None:
 def main() -> None:
     """Searches or reports."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["search", "report"])
-    parser.add_argument("rest", nargs="*", help="search: task, strategy and seed")
+    parser.add_argument("what", choices=["search", "measure", "report"])
+    parser.add_argument("rest", nargs="*", help="search: task, strategy and seed; measure: task")
     parser.add_argument("--cpu", default="16 min", help="CPU time of one search")
     parser.add_argument("--work", type=Path, default=Path("runs/live"))
     parser.add_argument("--out", type=Path, required=True)
@@ -86,6 +102,10 @@ def main() -> None:
     rows = resumable_rows.read(options.out)
     if options.what == "report":
         report(rows)
+        return
+    if options.what == "measure":
+        measure(rows, *options.rest, options.work)
+        resumable_rows.write(options.out, rows, COLUMNS)
         return
     task, strategy, seed = options.rest
     if any((row["task"], row["strategy"], row["seed"]) == (task, strategy, seed) for row in rows):

@@ -57,7 +57,7 @@ DESIGNS = {
     ),
     "slices": tuple(
         (SMALL, patch, stem, "first")
-        for patch, stem in ((10, "patches"), (10, "conv32"), (4, "patches"), (20, "conv32"))
+        for patch, stem in ((10, "patches"), (10, "conv32"), (4, "patches"), (4, "conv32"))
     ),
 }
 

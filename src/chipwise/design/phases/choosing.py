@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from chipwise.core.arrays import Float64Array
 from chipwise.core.rows import distinct_rows
 from chipwise.design.limits import Constraint, Objective, is_cost, relative_excess
-from chipwise.design.phases.limits import CLEARLY
+from chipwise.design.phases.limits import TRADED
 from chipwise.design.phases.other_devices import ACROSS
 from chipwise.design.phases.screening import Metrics, Screened, excess, mutate
 from chipwise.design.phases.supernet_prior import SupernetPrior
@@ -201,7 +201,7 @@ class Chooser:
         Args:
             references: The run's reference designs.
             conventional: Designs of usual proportions, of any size.
-            traded: A latency metric, and how much higher the ln loss of a clearly faster design may be.
+            traded: A latency metric, and how much higher the ln loss of a faster design may be.
             before: Row of the design around which the run stayed before it was interrupted, if it is within the limits.
 
         Returns:
@@ -247,8 +247,8 @@ class Chooser:
     def _fastest_as_good(self, rows: Rows, traded: tuple[str, float] | None) -> int:
         """Index of the row with the lowest loss by the law, or of a faster row with about the same loss.
 
-        ``traded`` names a latency metric and the rise of the ln loss that a clearly faster row is worth; rows whose
-        loss rises by more are left out.
+        ``traded`` names a latency metric and the rise of the ln loss that a row is worth if the best one takes
+        ``TRADED`` times as long; rows whose loss rises by more are left out.
         """
         loss = self.law(rows)
         if traded is None:
@@ -256,7 +256,7 @@ class Chooser:
         latency, more = traded
         worse = np.log(loss / loss.min())
         time = np.log(self._metrics(rows)[latency])
-        return int(np.argmin(np.where(worse <= more, worse / more - time / math.log(CLEARLY), np.inf)))
+        return int(np.argmin(np.where(worse <= more, worse / more + time / math.log(TRADED), np.inf)))
 
     def _differences(self, rows: Rows, row: Rows) -> NDArray[np.int64]:
         """Number of choices in which each of ``rows`` differs from ``row``, (n,); per-layer choices count once."""

@@ -38,6 +38,7 @@ is interpolated, and it is assumed to stay. That it holds for other images is an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -117,5 +118,22 @@ TEXT = OperatorPrior(
     spread=0.024,
     agreement={9: 0.32, 27: 0.23, 54: 0.18},  # 0.32 after a ninth, 0.45 after a third of continued runs
 )
+ONE_LAYER = {1: {650e3: 0.08}, 2: {650e3: 0.0}}
 CONV_STEM = Operator(loss={650e3: 0.0, 4.1e6: -0.12}, seconds=0.31)
-IMAGES = OperatorPrior(operators={"stem": {f"conv{channels}": CONV_STEM for channels in (8, 16, 32, 64)}})
+WIDE_STEM = Operator(loss={650e3: 0.0, 4.1e6: -0.22}, seconds=0.4)
+IMAGES = OperatorPrior(
+    operators={"stem": dict.fromkeys(("conv8", "conv16"), CONV_STEM) | dict.fromkeys(("conv32", "conv64"), WIDE_STEM)},
+    depths=ONE_LAYER,
+)
+WORDS = OperatorPrior(
+    operators={
+        "patch": {
+            str(frames): Operator(
+                loss={200e3: 0.25 * math.log(frames / 4), 3e6: 0.19 * math.log(frames / 4)}, seconds=0.0
+            )
+            for frames in range(5, 51)
+        },
+        "stem": dict.fromkeys(("conv32", "conv64"), Operator(loss={200e3: 0.05, 3e6: -0.07}, seconds=0.05)),
+    },
+    depths=ONE_LAYER,
+)

@@ -17,7 +17,7 @@ LATENCY = "ttft_p50"
 ACCURACY = Metric(name="accuracy", title="accuracy", unit="share", more_is_better=True)
 LAW = Law(floor=0.05, layers=1.0, head=0.0, text=60.0, size_exponent=0.3, text_exponent=0.34, level_known=False)
 """Prior law: error rate of small Fashion-MNIST classifiers; its level is fitted to the run's first training runs."""
-CLASSES = replace(LAW, layers=7.6e3, size_exponent=1.25, repeats=60.0, smallest=0.25)
+CLASSES = replace(LAW, layers=1.15e4, size_exponent=1.25, repeats=60.0, smallest=0.17)
 """``LAW`` as fitted to long trainings of classifiers, too: models above 100,000 parameters differ little."""
 
 

@@ -75,7 +75,7 @@ def test_orders_take_turns_and_sizes_are_apart_while_there_are_others() -> None:
 
 
 def test_a_run_of_one_model_begins_with_the_fastest_of_equally_good_sizes() -> None:
-    """Here 1 % of the loss is worth a tenth of the time, and no time is worth more than 1 % of the loss."""
+    """Here 1 % of the loss is worth taking 1.3 times as long, and no time is worth more than 1 % of the loss."""
     rows = np.arange(4)[:, None]
 
     def begins(losses: list[float], seconds: list[float], more: float | None = 0.01) -> int:
@@ -85,9 +85,9 @@ def test_a_run_of_one_model_begins_with_the_fastest_of_equally_good_sizes() -> N
         return bare(**told)._fastest_as_good(rows, traded)
 
     assert begins([1.0, 1.009, 1.009, 1.011], [9.0, 8.0, 7.0, 1.0]) == 2
-    assert begins([1.009, 1.0, 1.009, 1.011], [8.5, 9.0, 8.2, 1.0]) == 1  # none is clearly faster
+    assert begins([1.009, 1.0, 1.009, 1.011], [8.5, 9.0, 8.2, 1.0]) == 1  # 1.1 times as long, for .9 %
     assert begins([1.0, 1.0, 1.009, 1.011], [9.0, 8.8, 8.7, 1.0]) == 1  # the same loss in any less time
-    assert begins([1.0, 1.004, 1.009, 1.011], [9.0, 8.0, 7.9, 1.0]) == 1  # 1 % faster is not worth .5 %
+    assert begins([1.0, 1.004, 1.009, 1.011], [9.0, 8.0, 7.9, 1.0]) == 1  # 1 % of the time is not worth .5 %
     assert begins([1.0, 1.009, 1.009, 1.011], [9.0, 8.0, 7.0, 1.0], more=None) == 0
 
 

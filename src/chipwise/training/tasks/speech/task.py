@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from chipwise.model.kinds.image.choices import ImageSpace
 from chipwise.model.ops.workload import Workload
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.laws import operators
 from chipwise.training.tasks.one_pass import ACCURACY, CLASSES, LATENCY, check_axes, defaults, inputs_of
 from chipwise.training.tasks.protocol import Need, Task, TaskLabels
 from chipwise.training.tasks.speech.references import proportions
@@ -42,6 +43,7 @@ SPEECH = Task(
         load=LOAD,
     ),
     law=CLASSES,
+    operators=operators.WORDS,
     needs=Need(
         part="image",
         message=f"is missing; describe the spectrograms, frames of 10 ms with bands: {EXAMPLE}",
