@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chipwise.training.laws.scaling import PACE, START, Law, fit_law, fit_pace
+from chipwise.training.tasks.one_pass import CLASSES
 
 
 def test_the_law_by_hand() -> None:
@@ -17,6 +18,15 @@ def test_fewer_passes_lose_more_where_a_law_says_so() -> None:
     drawn = Law(floor=1.0, layers=8.0, head=0.0, text=1.0, size_exponent=0.5, text_exponent=0.5, one_pass=4.0)
     assert drawn.of_passes([1, 4]) == pytest.approx([5.0, 1.5])
     assert START.of_passes([1, 8]).tolist() == [1.0, 1.0]
+
+
+def test_after_many_passes_classifiers_gain_little_from_more_parameters_or_passes() -> None:
+    """From benchmarks/real: width 96 and 64 differ by less than the noise of 6 %; 541 passes equal 126."""
+    passes = CLASSES.fresh(np.array([126.0, 541.0]), unique_bytes=1.0) * 3e7
+    small, large = CLASSES.loss([1.1e5, 3.0e5], 1.0, passes[0])
+    assert 1.0 < small / large < 1.06
+    assert 0.94 < float(np.divide(*CLASSES.loss(3e5, 1.0, passes)[::-1])) < 1.0
+    assert CLASSES.loss([2.5e4], 1.0, passes[0])[0] / large > 1.2
 
 
 def test_many_trainings_of_one_law_find_it_again() -> None:
