@@ -27,11 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from chipwise import api
 from chipwise.deploy.export.exporters import export_for
 from chipwise.deploy.export.onnx import export
 from chipwise.deploy.measure.harness import measure_alternately
-from chipwise.design.report.record import RunRecord, load
 from chipwise.design.run.spec import RunSpec, load_run
 from chipwise.model.kinds.image.choices import SHIFT, SOLVER
 from chipwise.model.space.designs import design_of, summary
@@ -40,6 +38,7 @@ from chipwise.training.data.recipe import Recipe
 from chipwise.training.loop.evaluate import read
 from chipwise.training.loop.trainer import train
 from chipwise.training.tasks.protocol import Exported
+from finished import finished
 from provenance import stamp
 
 COLUMNS = ("contender", "design", "seed", "metric", "value", "loss", "half_width", "time_p50_s")
@@ -57,7 +56,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="trainings at a time")
     parser.add_argument("--out", type=Path, help="CSV file")
     asked = parser.parse_args()
-    spec = load_run(asked.run_file)
+    spec = replace(load_run(asked.run_file), prior="shipped")  # each search alone
     folder = asked.run or Path("runs") / spec.name
     own = finished(spec, folder)
     chosen = [("winner", own, own.winner), ("reference", own, own.baseline)]
@@ -114,14 +113,6 @@ def main() -> None:
             writer.writeheader()
             writer.writerows(rows)
         stamp(asked.out)
-
-
-def finished(spec: RunSpec, folder: Path) -> RunRecord:
-    """The record of a search; runs or resumes the search if it is not finished."""
-    record = folder / "record.json"
-    if not record.exists() or load(record).status != "finished":
-        api.search(replace(spec, prior="shipped"), out=folder, resume=folder.exists())  # each alone
-    return load(record)
 
 
 def served(choices: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -19,8 +19,7 @@ from typing import Any
 import yaml
 
 import resumable_rows
-from chipwise import api
-from chipwise.design.report.record import load
+from finished import finished
 
 NORMS: dict[str, object] = {"norm": ["rmsnorm", "layernorm"], "norm_place": ["pre", "post", "both"]}
 GROUPED = ["relu-g4", "swiglu-g4"]
@@ -59,9 +58,7 @@ def searched(name: str, seed: int, cpu_s: float, work: Path) -> dict[str, str]:
     folder = work / f"{name.replace(' ', '-')}-{seed}"
     file = work / f"{folder.name}.yaml"
     file.write_text(yaml.safe_dump(run))
-    if not (folder / "record.json").exists() or load(folder / "record.json").status != "finished":
-        api.search(file, out=folder, resume=(folder / "record.json").exists())
-    record = load(folder / "record.json")
+    record = finished(file, folder)
     best = record.trial(record.winner)
     assert best is not None
     assert best.measured is not None

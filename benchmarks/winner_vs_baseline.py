@@ -28,7 +28,6 @@ from pathlib import Path
 import yaml
 from safetensors.numpy import load_file
 
-from chipwise import api
 from chipwise.api.runs import run_folder
 from chipwise.deploy.export.onnx import export
 from chipwise.deploy.measure.harness import measure_alternately
@@ -44,6 +43,7 @@ from chipwise.training.data.tokenizer import TokenStore
 from chipwise.training.loop.worker import TrainJob, training_pool
 from chipwise.training.tasks.references import llama_proportions
 from exported_quality import exported_bits_per_byte
+from finished import finished
 from provenance import stamp
 
 COLUMNS = (
@@ -77,12 +77,12 @@ def main() -> None:
     file = with_equal_trainings(args.spec, args.work)
     spec = load_run(file)
     folder = run_folder(spec, args.run)
-    finish(file, folder)
+    finished(file, folder)
     random = args.random if args.contenders is None or "random" in args.contenders else None
     if random is not None:
         at_random = args.work / "random.yaml"
         at_random.write_text(f"{file.read_text()}\nsearch: {{strategy: random}}\n")
-        finish(at_random, random)
+        finished(at_random, random)
     designs = contenders(spec, folder, random)
     designs = {name: designs[name] for name in args.contenders or designs}
     for name, design in designs.items():
@@ -110,12 +110,6 @@ def with_equal_trainings(spec: Path, work: Path) -> Path:
     budget = {**data["budget"], "cpu": "16 min", "final": "100 s"}
     file.write_text(yaml.safe_dump({**data, "budget": budget, "prior": "shipped"}))
     return file
-
-
-def finish(spec: Path, folder: Path) -> None:
-    """Runs a search, or resumes it if it has not finished."""
-    if not (folder / "record.json").exists() or load(folder / "record.json").status != "finished":
-        api.search(spec, out=folder, resume=(folder / "record.json").exists())
 
 
 def contenders(spec, folder: Path, random: Path | None) -> dict:

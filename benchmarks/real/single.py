@@ -9,14 +9,14 @@ from typing import Any
 
 import yaml
 
-from chipwise import api
-from chipwise.design.report.record import RunRecord, load
+from chipwise.design.report.record import RunRecord
 from chipwise.design.run.spec import RunSpec
 from chipwise.model.space.designs import design_of
 from chipwise.training.data.recipe import Recipe
 from chipwise.training.loop.evaluate import load_model
 from chipwise.training.loop.trainer import TrainResult, train
 from chipwise.training.tasks.protocol import TaskData
+from finished import finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +67,4 @@ def searched(file: Path, changes: Mapping[str, Any], own: Path) -> RunRecord:
     """Runs or resumes the search of ``file`` with ``changes``, written to ``own``; its folder is named like ``own``."""
     own.parent.mkdir(parents=True, exist_ok=True)
     own.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **changes}))
-    folder = own.with_suffix("")
-    api.search(own, out=folder, resume=(folder / "record.json").exists())
-    return load(folder / "record.json")
+    return finished(own, own.with_suffix(""))
