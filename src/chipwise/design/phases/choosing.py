@@ -623,8 +623,8 @@ class Chooser:
 
     def _slower(self, rows: Rows) -> Float64Array:
         """Factor on the seconds per training token because of the operators of ``rows``, (n,)."""
-        slower = self._pace.layer_parameter_s / PACE.layer_parameter_s  # of matrix products, not of convolutions
-        parts = [share * operator.seconds / max(1.0, slower) for share, operator in self._known_operators(rows)]
+        slower = max(1.0, self._pace.slowness)  # of matrix products, not of convolutions
+        parts = [share * operator.seconds / slower for share, operator in self._known_operators(rows)]
         return np.asarray(np.exp(np.sum([np.zeros(len(rows)), *parts], axis=0)))
 
     def _known_operators(self, rows: Rows) -> Iterator[tuple[Float64Array, Operator]]:

@@ -33,7 +33,7 @@ from chipwise.design.phases.stored_run import StoredRun
 from chipwise.design.phases.strategy_proposer import StrategyProposer
 from chipwise.design.phases.supernet_prior import Supernet, designs_to_score
 from chipwise.design.phases.task_evaluation import TaskEvaluation, bag_of_words, load_tasks
-from chipwise.design.phases.training_pace import measure_slowness, slowness
+from chipwise.design.phases.training_pace import known_pace, measure_pace
 from chipwise.design.phases.trainings import Trainings, charged
 from chipwise.design.phases.widening import Found, widened
 from chipwise.design.report.record import RunRecord, save
@@ -50,7 +50,6 @@ from chipwise.model.space.designs import summary
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.predict.explain.rules.change import columns_of_tile
-from chipwise.training.laws.scaling import PACE
 from chipwise.training.tasks.protocol import TaskData
 from chipwise.training.trainers.protocol import Setup, Trainer, open_trainer
 
@@ -211,7 +210,7 @@ class Search(StoredRun):
         priced = self._priced(self.spec)
         if self.allowance.alone:
             self._phase("timing a training step")
-            measure_slowness(self.study, self.spec, self.folder, data)
+            measure_pace(self.study, self.spec, self.folder, data)
         if self.spec.widen == "auto" and "widened" not in self.study.memory and not self.trials.all():
             priced = self._widened(priced, data)
         past, others, target = self._past(data), priced.others, priced.target
@@ -313,7 +312,7 @@ class Search(StoredRun):
             unique_bytes=Record(data.summary()).get("bytes_train", float, math.inf),
             law=self.spec.task_settings.law,
             operators=self.spec.operators,
-            pace=PACE.times(slowness(self.study)),
+            pace=known_pace(self.study),
             past=past,
             seed=self.spec.seed,
         )

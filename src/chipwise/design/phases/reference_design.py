@@ -18,7 +18,7 @@ from chipwise.design.limits import MEASURED_METRICS, Constraint, total_penalty
 from chipwise.design.phases.limits import HEADROOM, within
 from chipwise.design.phases.measuring import Measurer
 from chipwise.design.phases.other_devices import OtherDevices
-from chipwise.design.phases.training_pace import slowness
+from chipwise.design.phases.training_pace import known_pace
 from chipwise.design.run.budget_spec import Allowance
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.trials import Candidate, Trials
@@ -117,7 +117,7 @@ def largest_within(
         done = [dict(item.notes.choices) for item in tried()]
         fitting = (
             pair
-            for pair in _largest_first(spec, target, family, slower=slowness(trials.study))
+            for pair in _largest_first(spec, target, family, slower=known_pace(trials.study).slowness)
             if pair[0] not in done
             and (others is None or others.keeps_limits(design_of(pair[0], spec=spec.space, name="baseline")))
         )

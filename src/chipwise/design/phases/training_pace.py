@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from chipwise.core.record import Record
 from chipwise.design.run.folder import RunFolder
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.strategies.study import Study
 from chipwise.model.space.designs import design_of
-from chipwise.training.laws.scaling import PACE
+from chipwise.training.laws.scaling import PACE, Pace, fit_pace
 from chipwise.training.tasks.protocol import TaskData
 
 QUANTILE = 4  # of designs sorted by size, the one at a quarter is timed: steps of larger ones may take seconds
+SHARED = ("patch", "vocab_size")  # choices in which the smallest design must equal it to be timed, too
 
 
-def slowness(study: Study) -> float:
-    """Training time per token on this machine, divided by that of the reference ``PACE``; 1 if it was not measured."""
-    return Record(study.memory).get("slowness", float, 1.0)
+def known_pace(study: Study) -> Pace:
+    """The :func:`measure_pace` of training on this machine; ``PACE`` if it was not measured."""
+    found = Record(study.memory).sequence("pace", float)
+    return Pace(token_s=found[0], layer_parameter_s=found[1], head_parameter_s=found[2]) if found else PACE
 
 
-def measure_slowness(study: Study, spec: RunSpec, folder: RunFolder, data: TaskData) -> None:
-    """Times a few training steps of a small conventional design, once per run, and stores the :func:`slowness`.
+def measure_pace(study: Study, spec: RunSpec, folder: RunFolder, data: TaskData) -> None:
+    """Times a few training steps of two small conventional designs, once per run, and stores the pace fitted to them.
 
-    In the same CPU time, one processor may train on several times as many tokens as another, so the best size of a
-    design depends on the processor. Steps are timed only if the budget is CPU time for training on this machine.
+    In the same CPU time, one processor may train on several times as many tokens as another, and small models may be
+    faster or slower relative to large ones, so the best size of a design depends on the processor and the task. Steps
+    are timed only if the budget is CPU time for training on this machine.
     """
-    if "slowness" in study.memory or spec.allowance.unit != "cpu" or spec.train.kind != "local":
+    if "pace" in study.memory or spec.allowance.unit != "cpu" or spec.train.kind != "local":
         return
     inside = (one for one in spec.task_settings.references(spec.space) if one["d_model"] in spec.space.d_model)
     sized = sorted(inside, key=lambda one: int(str(one["d_model"])) ** 2 * int(str(one["depth"])))
@@ -33,8 +38,17 @@ def measure_slowness(study: Study, spec: RunSpec, folder: RunFolder, data: TaskD
     from chipwise.model.nn.precision import kept_precision
     from chipwise.training.loop.pace import tokens_per_cpu_s
 
-    arch = design_of(sized[len(sized) // QUANTILE], spec=spec.space, name="baseline").arch
+    quarter = sized[len(sized) // QUANTILE]
+    alike = (one for one in sized if all(one.get(name) == quarter.get(name) for name in SHARED))
+    archs = {design_of(one, spec=spec.space, name="baseline").arch for one in (next(alike), quarter)}
     precision = spec.train.precision or kept_precision(folder.path / "precision.json")
-    found = tokens_per_cpu_s(arch, data.data(arch).load(), data.recipe, precision=precision)
-    layers, head = arch.parameters() - arch.embedding_parameters(), arch.outputs * arch.d_model
-    study.remember(slowness=float(PACE.tokens_per_s(layers, head)) / found)
+    rows = [
+        (
+            arch.parameters() - (1 if arch.tie_embeddings else 2) * arch.outputs * arch.d_model,
+            arch.outputs * arch.d_model,
+            tokens_per_cpu_s(arch, data.data(arch).load(), data.recipe, precision=precision),
+        )
+        for arch in sorted(archs, key=lambda arch: arch.parameters())
+    ]
+    found = fit_pace(*np.array(rows, float).T)
+    study.remember(pace=[found.token_s, found.layer_parameter_s, found.head_parameter_s])

@@ -127,6 +127,12 @@ class Pace:
         layers, head = np.asarray(layer_parameters, float), np.asarray(head_parameters, float)
         return np.asarray(1 / (self.token_s + self.layer_parameter_s * layers + self.head_parameter_s * head))
 
+    @property
+    def slowness(self) -> float:
+        """Training time of a model of the usual size (:attr:`Law.slope`), relative to the machine of ``PACE``."""
+        rates = [pace.tokens_per_s(USUAL_LAYERS, USUAL_HEAD) for pace in (PACE, self)]
+        return float(rates[0] / rates[1])
+
     def times(self, factor: float) -> Pace:
         """The seconds per token on a machine on which training takes ``factor`` times as long."""
         return Pace(

@@ -41,18 +41,19 @@ def study() -> Any:
 
 def test_a_machine_is_timed_once_in_a_run(asked, tmp_path) -> None:
     run, folder = study(), SimpleNamespace(path=tmp_path)
-    assert training_pace.slowness(run) == 1.0
+    assert training_pace.known_pace(run) == PACE
     for _ in range(2):
-        training_pace.measure_slowness(run, SPEC, folder, DATA)
-    assert training_pace.slowness(run) == pytest.approx(4.0)
-    assert len(asked) == 1
-    assert asked[0].d_model in SPEC.space.d_model
+        training_pace.measure_pace(run, SPEC, folder, DATA)
+    assert training_pace.known_pace(run).slowness == pytest.approx(4.0)
+    assert len(asked) == 2
+    assert asked[0].parameters() < asked[1].parameters()
+    assert {arch.d_model for arch in asked} <= {*SPEC.space.d_model}
 
 
 def test_tokens_need_no_pace(asked, tmp_path) -> None:
     run, spec = study(), dataclasses.replace(SPEC, budget=BudgetSpec(tokens="2M"))
-    training_pace.measure_slowness(run, spec, SimpleNamespace(path=tmp_path), DATA)
-    assert training_pace.slowness(run) == 1.0
+    training_pace.measure_pace(run, spec, SimpleNamespace(path=tmp_path), DATA)
+    assert training_pace.known_pace(run) == PACE
     assert not asked
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from chipwise.model.kinds.image.choices import ImageSpace
 from chipwise.model.ops.workload import Workload
@@ -41,7 +42,7 @@ VISION = Task(
         derived=("fps",),
         load=LOAD,
     ),
-    law=CLASSES,
+    law=replace(CLASSES, repeats=15.0),
     operators=operators.IMAGES,
     needs=Need(
         part="image",
