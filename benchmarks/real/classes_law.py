@@ -4,7 +4,7 @@
 
 Short trainings are those of ``images.csv`` and ``words.csv`` (up to 9 passes over the training images, 43 over the
 clips) with an error rate below 0.4 and about the usual learning rate. Long ones are those of ``stems.csv`` and the
-winners of ``live.csv``, of 8 to 720 passes; they weigh ``LONG`` times as much. Floor and value of data are fitted to
+winners of ``live.csv``, of 7 to 720 passes; they weigh ``LONG`` times as much. Floor and value of data are fitted to
 each task, and the value of size to both, by relative non-negative least squares, for each of a few exponents of size
 and values of ``Law.repeats``. Operators change losses as ``training/laws/operators.py`` says. Prints the best fits for
 both tasks and for each alone, and the long trainings as the law of today expects them.

@@ -9,9 +9,12 @@ search draws that design at random from those within the limits. Rows that the t
 Columns: task, strategy, seed, the winner's design, its test and validation loss (bits per byte or error rate) as
 exported, seconds per token or per input (median, as measured by the search; then as measured in turns with the other
 winners), tokens and charged CPU seconds of its training, CPU seconds of the whole search, and the deviation of the loss
-between seeds that chipwise assumes for the task. ``auto-before`` did
-not know what convolutions before the patches are worth; ``auto-between`` assumed that they lower the error rate by a
-tenth after any number of tokens, and all ``auto`` rows but that of images were made by the version of ``auto-before``.
+between seeds that chipwise assumes for the task.
+
+Rows of earlier versions of ``auto``: ``auto-before`` did not know what convolutions before the patches are worth;
+``auto-between`` assumed that they lower the error rate by a tenth after any number of tokens; ``auto-earlier`` had a
+law of classifiers that was fitted to short training runs and counted every pass as new data (spoken words: and chose
+the size before the operators).
 """
 
 from __future__ import annotations
