@@ -76,8 +76,9 @@ def answers(model: Path) -> Callable[[], object]:
 
 def measure(rows: Sequence[dict[str, Any]], task: str, work: Path) -> None:
     """Times the task's winners that ``work`` holds in many short turns, and writes the medians into their rows."""
-    paths = {work / f"{task}-{row['strategy']}-{row['seed']}/winner/model.onnx": row for row in rows}
-    held = [(row, answers(path)) for path, row in paths.items() if row["task"] == task and path.exists()]
+    own = [row for row in rows if row["task"] == task]
+    paths = [work / f"{task}-{row['strategy']}-{row['seed']}/winner/model.onnx" for row in own]
+    held = [(row, answers(path)) for path, row in zip(paths, own, strict=True) if path.exists()]
     seconds: list[list[float]] = [[] for _ in held]
     for turn in range(TURNS):
         for (_, answer), found in list(zip(held, seconds, strict=True))[:: 1 if turn % 2 else -1]:
