@@ -12,7 +12,6 @@ both tasks and for each alone, and the long trainings as the law of today expect
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import re
@@ -28,7 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from stems import DESIGNS, FILES, drawn
 
+import resumable_rows
 from chipwise.core.statistics import nnls
+from chipwise.design.phases.training_pace import sizes_of
 from chipwise.design.run.spec import load_run
 from chipwise.model.space.designs import design_of
 from chipwise.training.laws.operators import change_after
@@ -70,7 +71,7 @@ def row_of(task: str, choices: Mapping[str, Any], tokens: float, error: float, *
     ]
     known.append(RUNS[task].operators.depths[min(2, choices["depth"])])
     passes = tokens / arch.max_tokens / BYTES[task][1]
-    size = arch.parameters() - 2 * arch.outputs * arch.d_model  # as a search counts it
+    size, _ = sizes_of(arch)
     return Row(
         task, size, passes * BYTES[task][0], tokens, error,
         float(sum(change_after(one, tokens) for one in known)), long,
@@ -91,18 +92,13 @@ def chosen_in(summary: str) -> dict[str, Any]:
 
 def rows() -> list[Row]:
     """All training runs."""
-
-    def read(name: str) -> list[dict[str, str]]:
-        with (HERE / name).open(newline="") as file:
-            return list(csv.DictReader(file))
-
     found = []
     for task in BYTES:
-        for one in read(f"{task}.csv"):
+        for one in resumable_rows.read(HERE / f"{task}.csv"):
             if 0.9 < json.loads(one["recipe"])["rate"] < 2.1 and float(one["loss"]) < 0.4:
                 choices = json.loads(one["choices"])
                 found.append(row_of(task, choices, float(one["tokens"]), float(one["loss"]), long=False))
-    for one in read("stems.csv"):
+    for one in resumable_rows.read(HERE / "stems.csv"):
         known = [design for name in FILES if FILES[name] == FILES[one["task"]] for design in DESIGNS[name]]
         choices = next(
             drawn(*design)
@@ -111,7 +107,7 @@ def rows() -> list[Row]:
             == [one[name] for name in ("width", "layers", "patch", "stem", "pooling")]
         )
         found.append(row_of(one["task"], choices, float(one["tokens"]), float(one["validation_error"]), long=True))
-    for one in read("live.csv"):
+    for one in resumable_rows.read(HERE / "live.csv"):
         if one["task"] in BYTES:
             choices = chosen_in(one["design"])
             found.append(row_of(one["task"], choices, float(one["tokens"]), float(one["validation_loss"]), long=True))

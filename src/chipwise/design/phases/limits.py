@@ -15,7 +15,7 @@ from chipwise.model.arch.design import Design
 
 HEADROOM = 0.85  # share of a P99 limit that may be used before training, because tails vary from day to day
 MEMORY_HEADROOM = 0.995  # share of a memory limit that may be used: processes of one model vary by up to 0.4 of 80 MB
-TRADED = 1.3  # times as slow may the design be that is expected to be better by the noise between seeds
+TRADED = 1.3  # factor on time that is worth an expected loss that is lower by the noise between seeds
 CLEARLY = 0.9  # an equally good design wins if it takes at most this share of the best one's time
 
 

@@ -8,6 +8,7 @@ from chipwise.core.record import Record
 from chipwise.design.run.folder import RunFolder
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.strategies.study import Study
+from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.space.designs import design_of
 from chipwise.training.laws.scaling import PACE, Pace, fit_pace
 from chipwise.training.tasks.protocol import TaskData
@@ -20,6 +21,12 @@ def known_pace(study: Study) -> Pace:
     """The :func:`measure_pace` of training on this machine; ``PACE`` if it was not measured."""
     found = Record(study.memory).sequence("pace", float)
     return Pace(token_s=found[0], layer_parameter_s=found[1], head_parameter_s=found[2]) if found else PACE
+
+
+def sizes_of(arch: ArchSpec) -> tuple[int, int]:
+    """Parameters of the layers and of the head, as the laws of loss and pace count them."""
+    head = arch.outputs * arch.d_model
+    return arch.parameters() - (1 if arch.tie_embeddings else 2) * head, head
 
 
 def measure_pace(study: Study, spec: RunSpec, folder: RunFolder, data: TaskData) -> None:
@@ -43,11 +50,7 @@ def measure_pace(study: Study, spec: RunSpec, folder: RunFolder, data: TaskData)
     archs = {design_of(one, spec=spec.space, name="baseline").arch for one in (next(alike), quarter)}
     precision = spec.train.precision or kept_precision(folder.path / "precision.json")
     rows = [
-        (
-            arch.parameters() - (1 if arch.tie_embeddings else 2) * arch.outputs * arch.d_model,
-            arch.outputs * arch.d_model,
-            tokens_per_cpu_s(arch, data.data(arch).load(), data.recipe, precision=precision),
-        )
+        (*sizes_of(arch), tokens_per_cpu_s(arch, data.data(arch).load(), data.recipe, precision=precision))
         for arch in sorted(archs, key=lambda arch: arch.parameters())
     ]
     found = fit_pace(*np.array(rows, float).T)
